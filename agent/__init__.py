@@ -1,0 +1,1 @@
+"""The on-device agent: pipelines, MQTT, telemetry, event spool, supervision."""

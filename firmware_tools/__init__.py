@@ -1,0 +1,1 @@
+"""Box tools: images, bundles, flashing, slots and updates."""

@@ -1,0 +1,1 @@
+"""Model files: the `.asc` archive, its manifest, converters, pre- and post-processing."""

@@ -1,0 +1,1 @@
+"""Pipeline stages: detectors, trackers, analysers and sinks."""

@@ -1,0 +1,184 @@
+"""What a plugin is, and how one is found.
+
+A plugin is a class with a name and a configuration data class. Ours are modules of this package; other people's are entry points
+of the group `pyasc.plugins` whose name is the plugin's and whose value is the class.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import importlib
+import importlib.metadata
+import typing
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyasc.errors import ConfigError, ConfigFault, PluginError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from pyasc.types import Detections, Tracks
+
+# Built-in plugin name to module; the module has exactly one class that registers under the name.
+_BUILT_IN = {"yolov5": "pyasc.plugins.yolov5", "deepsort": "pyasc.plugins.deepsort"}
+_CLASSES: dict[str, type[Plugin]] = {}
+
+
+class Plugin(abc.ABC):
+    """Base of all plugins. A subclass gives its name: `class Smooth(Tracker, name="smooth")`.
+
+    `Config` is a frozen data class; its fields are the keys that the plugin takes, and its `__post_init__` raises ConfigError for
+    values out of range. No file access, download or thread at import; models are opened in `__init__`, released in `close`.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type]
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is None:
+            return
+        if name in _CLASSES:
+            raise TypeError(f"two plugins are named {name}: {_CLASSES[name].__module__} and {cls.__module__}")
+        cls.name = name
+        _CLASSES[name] = cls
+
+    def close(self) -> None:
+        """Release models and devices; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Detector(Plugin):
+    """Finds objects in single pictures."""
+
+    @abc.abstractmethod
+    def detect(self, image: NDArray[np.uint8]) -> Detections:
+        """Find objects in an (H, W, 3) BGR uint8 picture."""
+
+    @abc.abstractmethod
+    def config_device(self, device: str, **options: Any) -> None:
+        """Move to another device; the state of the detector, if any, is kept."""
+
+    @property
+    @abc.abstractmethod
+    def device(self) -> str:
+        """Name of the device that it runs on."""
+
+
+class Tracker(Plugin):
+    """Gives detections identities from frame to frame."""
+
+    @abc.abstractmethod
+    def update(
+        self, detections: Detections, image: NDArray[np.uint8] | None = None, time_s: float | None = None
+    ) -> Tracks:
+        """Take the detections of the next frame.
+
+        Args:
+            detections: of this frame, in its pixels.
+            image: the frame, (H, W, 3) BGR uint8, for trackers that look at it.
+            time_s: capture time on a clock that does not jump; None means one frame period after the last call.
+        Returns:
+            confirmed tracks that this frame shows.
+        """
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget all tracks; ids go on counting up."""
+
+
+def plugin_class(name: str) -> type[Plugin]:
+    """The class of a plugin by its name.
+
+    Raises:
+        PluginError: no such plugin, or its module fails to import.
+    """
+    if name not in _CLASSES and name in _BUILT_IN:
+        importlib.import_module(_BUILT_IN[name])
+    if name not in _CLASSES:
+        _load_entry_point(name)
+    return _CLASSES[name]
+
+
+def load_plugin(name: str, **options: Any) -> Any:
+    """Make a plugin with these options.
+
+    Raises:
+        PluginError: no such plugin.
+        ConfigError: an unknown option or a wrong value; names the option.
+    """
+    cls = plugin_class(name)
+    config = parse_config(cls.Config, options)
+    return cls(config)
+
+
+def parse_config(config: type, options: Mapping[str, Any], path: str = "") -> Any:
+    """Make a plugin's configuration of the options, all faults in one ConfigError, each with its path.
+
+    Types are compared with the data class's annotations; an int is taken for a float, a list for a tuple.
+    """
+    hints = typing.get_type_hints(config)
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    prefix = f"{path}." if path else ""
+    faults = [ConfigFault(f"{prefix}{key}", "unknown key") for key in options if key not in fields]
+    for key, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if key in options and not _fits(options[key], hints[key]):
+            faults.append(ConfigFault(f"{prefix}{key}", f"{options[key]!r} is not of type {_type_name(hints[key])}"))
+        elif key not in options and required:
+            faults.append(ConfigFault(f"{prefix}{key}", "required"))
+    if faults:
+        raise ConfigError(faults)
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    try:
+        return config(**values)
+    except ConfigError as error:
+        raise ConfigError([(prefix + fault.path, fault.message) for fault in error.faults]) from error
+
+
+def _load_entry_point(name: str) -> None:
+    entries = [entry for entry in importlib.metadata.entry_points(group="pyasc.plugins") if entry.name == name]
+    if not entries:
+        known = sorted({*_BUILT_IN, *_CLASSES, *importlib.metadata.entry_points(group="pyasc.plugins").names})
+        raise PluginError(f"no plugin named {name!r} (there are: {', '.join(known)})")
+    try:
+        cls = entries[0].load()
+    except Exception as error:
+        raise PluginError(f"plugin {name}: {entries[0].value} cannot be loaded: {error}") from error
+    if not (isinstance(cls, type) and issubclass(cls, Plugin)):
+        raise PluginError(f"plugin {name}: {entries[0].value} is not a subclass of pyasc.plugins.base.Plugin")
+    _CLASSES.setdefault(name, cls)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return value in args
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(_fits(item, args[0]) for item in value)
+    if args and origin is not dict:
+        return any(_fits(value, arg) for arg in args)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or hint)
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")

@@ -1,0 +1,1 @@
+"""Graph partition, cost models, scheduling, kernels and profiling."""

@@ -1,0 +1,1 @@
+"""Bindings of vendor libraries, a package for each C library, and their simulators."""

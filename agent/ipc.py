@@ -4,7 +4,7 @@ Control to engine:
 
 | type | fields | meaning |
 |---|---|---|
-| `configure` | `id`, `version`, `pipelines` (by name), `model_dir` | build it beside what runs, switch nothing; answered by `reply` |
+| `configure` | `id`, `version`, `pipelines`, `model_dir` | build it beside what runs, switch nothing; answered by `reply` |
 | `commit` | `id` | switch to what the last `configure` built; unchanged pipelines go on untouched; answered by `reply` |
 | `abort` | `id` | throw away what the last `configure` built; answered by `reply` |
 | `command` | `id`, `command`, `args` | `snapshot`, `restart-pipeline`; answered by `reply` |

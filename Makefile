@@ -1,0 +1,60 @@
+# Two commands matter: `make demo` runs the main job, `make test` checks everything.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+.PHONY: demo test lint unit docs wheel-check older-stack system-packages clean
+
+demo: $(VENV)/.demo
+	$(BIN)/pyasc demo $(DEMO_ARGS)
+
+test: lint unit docs
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.test system-packages
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+docs: $(VENV)/.test
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+# The built wheel, installed into a clean environment outside the checkout, does the main job.
+wheel-check: $(VENV)/.test
+	PYTHON=$(PYTHON) BUILD_PYTHON=$(BIN)/python tests/wheel_check.sh
+
+# The older half of what is supported: NumPy 1.26, OpenCV 4, tflite-runtime 2.14. Needs Python 3.10 or 3.11.
+older-stack: system-packages
+	PYTHON=$(PYTHON) tests/older_stack.sh $(PYTEST_ARGS)
+
+$(VENV)/bin/python:
+	@$(PYTHON) -m venv $(VENV) || { echo "make: no venv module: apt install python3-venv" >&2; exit 1; }
+
+$(VENV)/.demo: setup.cfg | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+# trackeval asks for the OpenCV build with windows, which would overwrite ours: it comes without its dependencies.
+$(VENV)/.test: setup.cfg | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[demo,test]'
+	$(BIN)/python -m pip install --quiet --no-deps trackeval==1.3.0
+	@touch $@
+
+system-packages:
+	@missing=""; \
+	command -v mosquitto >/dev/null || [ -x /usr/sbin/mosquitto ] || missing="$$missing mosquitto"; \
+	command -v ffmpeg >/dev/null || missing="$$missing ffmpeg"; \
+	ls /etc/OpenCL/vendors/pocl*.icd >/dev/null 2>&1 || missing="$$missing pocl-opencl-icd"; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ]; then become=""; \
+	elif sudo -n true 2>/dev/null; then become=sudo; \
+	else echo "make: the tests need these Debian packages: apt install$$missing" >&2; exit 1; fi; \
+	$$become apt-get update -qq && $$become env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
+
+clean:
+	rm -rf $(VENV) build dist demo-output *.egg-info

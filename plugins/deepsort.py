@@ -1,0 +1,312 @@
+"""DeepSORT: identities from motion and appearance.
+
+Source: Wojke, Bewley and Paulus, "Simple Online and Realtime Tracking with a Deep Association Metric", ICIP 2017. A track is
+tentative until it was seen `n_init` frames in a row, then confirmed until it was not seen for `max_age` frame periods. Confirmed
+tracks are matched by appearance inside the gate of their motion, those seen last first; tentative ones, and what is left of the
+confirmed ones that were seen in the frame before, by overlap.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyasc.errors import ConfigError, ConfigFault
+from pyasc.plugins import kalman
+from pyasc.plugins.association import Pairs, assign, cascade, iou
+from pyasc.plugins.base import Tracker
+from pyasc.plugins.frame_clock import FrameClock
+from pyasc.plugins.gallery import cosine_distances, unit_vectors
+from pyasc.plugins.tracks import TrackTable
+from pyasc.types import Detections, Tracks
+
+if TYPE_CHECKING:
+    from pyasc.models.model import EmbeddingModel
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSORTConfig:
+    """The options of DeepSORT.
+
+    Attributes:
+        model: path of an `.asc` appearance model; None tracks by motion and overlap alone.
+        device: name of the device that the appearance model runs on, `auto` for the best present.
+        max_cosine_distance: the largest distance of a detection to the nearest remembered appearance, above 0, up to 2.
+        nn_budget: appearances remembered for each track, 1 to 10000; the oldest goes first.
+        max_iou_distance: the largest 1 - IoU of a match by overlap, above 0, below 1.
+        max_age: frame periods that a confirmed track lives without being seen, 1 or more.
+        n_init: frames in a row in which a new track must be seen before it is put out, 1 or more.
+        min_confidence: detections with a lower score are ignored. The detector has a threshold of its own.
+        class_aware: a detection continues only a track of its own class.
+        gating_only_position: gate by the centre of the box alone instead of centre, aspect ratio and height.
+        coast: put out also tracks that were last seen up to this many frames ago, where the motion model has them; the published
+            program shows them for 1 frame.
+        frame_rate: frames a second that `max_age` and the motion noise refer to where frames come with times; None learns it
+            from the times.
+    """
+
+    model: str | None = None
+    device: str = "auto"
+    max_cosine_distance: float = 0.2
+    nn_budget: int = 100
+    max_iou_distance: float = 0.7
+    max_age: int = 30
+    n_init: int = 3
+    min_confidence: float = 0.0
+    class_aware: bool = True
+    gating_only_position: bool = False
+    coast: int = 0
+    frame_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        rate = self.frame_rate
+        checks = (
+            ("model", self.model != "", "an empty path; leave it out to track without appearance"),
+            ("device", self.device != "", "an empty name"),
+            ("max_cosine_distance", 0 < self.max_cosine_distance <= 2, "not above 0 and up to 2"),
+            ("nn_budget", 1 <= self.nn_budget <= 10000, "not from 1 to 10000"),
+            ("max_iou_distance", 0 < self.max_iou_distance < 1, "not between 0 and 1"),
+            ("max_age", self.max_age >= 1, "below 1"),
+            ("n_init", self.n_init >= 1, "below 1"),
+            ("min_confidence", 0 <= self.min_confidence <= 1, "not from 0 to 1"),
+            ("coast", 0 <= self.coast, "below 0"),
+            ("frame_rate", rate is None or 0 < rate < math.inf, "not a number of frames a second above 0"),
+        )
+        faults = [ConfigFault(key, f"{getattr(self, key)!r} is {wrong}") for key, right, wrong in checks if not right]
+        if faults:
+            raise ConfigError(faults)
+
+
+class DeepSORT(Tracker, name="deepsort"):
+    """The tracker. Instances share nothing; the same calls give the same tracks; not for use by two threads at once.
+
+    Attributes:
+        dropped: detections dropped so far because their box or score was not finite or the box had no area.
+        without_appearance: detections so far whose appearance could not be told (outside the picture, or a vector that is zero
+            or not finite); these are matched by overlap alone.
+    """
+
+    Config = DeepSORTConfig
+
+    def __init__(self, config: DeepSORTConfig) -> None:
+        super().__init__(config)
+        self.config: DeepSORTConfig = config
+        self.dropped = 0
+        self.without_appearance = 0
+        self._model = _open_model(config) if config.model is not None else None
+        if self._model is None:
+            _log.info(
+                "deepsort: no appearance model, tracking by motion and overlap alone (device %s unused)", config.device
+            )
+        self._table = TrackTable()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all tracks, the picture's size and the time; ids go on counting up."""
+        self._table.clear()
+        self._clock = FrameClock(self.config.frame_rate)
+        self._size: tuple[int, int] | None = None
+        self._dim: int | None = None
+
+    def close(self) -> None:
+        """Release the appearance model; a second call does nothing."""
+        if self._model is not None:
+            self._model.close()
+
+    def update(
+        self,
+        detections: Detections,
+        image: NDArray[np.uint8] | None = None,
+        time_s: float | None = None,
+        *,
+        features: NDArray[np.floating] | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> Tracks:
+        """Take the detections of the next frame.
+
+        A picture of another size than the last one is taken for the same view in another resolution: live tracks are rescaled and
+        keep their ids. A frame that is late by its time moves the tracks on by as many frame periods.
+
+        Args:
+            detections: of this frame, in its pixels.
+            image: the frame, (H, W, 3) BGR uint8; needed with an appearance model unless features are given.
+            time_s: capture time on a clock that does not jump; None means one frame period after the last call.
+            features: appearance of the detections where it was computed elsewhere, (N, D) of any length, D the same in each call.
+            size: width and height of the frame where there is no image to tell.
+        Returns:
+            confirmed tracks that this frame shows, by id, with the boxes of the motion filter, which may reach over the picture's
+            edge; with `coast` also those seen a little before.
+        Raises:
+            ValueError: arrays do not fit together, or an image is missing that the appearance model needs.
+        """
+        _check_shapes(detections)
+        size = _picture_size(image, size)
+        found, given = self._admit(detections, features)
+        vectors = self._appearance(found, image, given)
+        xyah = kalman.to_xyah(found.xyxy)
+        self._advance(size, time_s)
+        rows, columns = self._associate(found, xyah, vectors)
+        self._absorb(found, xyah, vectors, rows, columns)
+        return self._table.output(self._table.confirmed & (self._table.misses <= self.config.coast))
+
+    def _admit(
+        self, detections: Detections, features: NDArray[np.floating] | None
+    ) -> tuple[Detections, NDArray[np.floating] | None]:
+        """The detections that can be used, and their rows of the features."""
+        if features is not None:
+            features = np.asarray(features)
+            if features.ndim != 2 or len(features) != len(detections):
+                raise ValueError(f"features have shape {features.shape}, not ({len(detections)}, D)")
+        boxes = np.asarray(detections.xyxy, np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            extent = boxes[:, 2:] - boxes[:, :2]
+        sound = np.isfinite(boxes).all(axis=1) & np.isfinite(detections.score) & (extent > 0).all(axis=1)
+        self.dropped += int((~sound).sum())
+        keep = sound & (detections.score >= self.config.min_confidence)
+        return detections[keep], features[keep] if features is not None else None
+
+    def _appearance(
+        self, found: Detections, image: NDArray[np.uint8] | None, given: NDArray[np.floating] | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
+        """Unit vectors (N, D) and which of them are known, or None for a frame without appearance."""
+        if given is None:
+            if self._model is None:
+                return None
+            if image is None:
+                raise ValueError("deepsort: the appearance model needs the image of the frame")
+            given = _embed(self._model, image, found.xyxy)
+        if len(found):
+            if self._dim not in (None, given.shape[1]):
+                raise ValueError(f"features have {given.shape[1]} values each, those before had {self._dim}")
+            self._dim = given.shape[1]
+        vectors, known = unit_vectors(given)
+        self.without_appearance += int((~known).sum())
+        return vectors, known
+
+    def _advance(self, size: tuple[int, int] | None, time_s: float | None) -> None:
+        """Bring the live tracks into this frame's pixels and time."""
+        table = self._table
+        if size is not None:
+            if self._size not in (None, size):
+                x, y = size[0] / self._size[0], size[1] / self._size[1]
+                table.states = kalman.rescale(table.states, x=x, y=y)
+            self._size = size
+        tick = self._clock.tick(time_s)
+        if tick.stretch != 1:
+            table.states = kalman.rescale(table.states, period=tick.stretch)
+            table.age /= tick.stretch
+        table.keep(table.age + tick.steps <= self.config.max_age)
+        table.advance(tick.steps)
+
+    def _associate(
+        self,
+        found: Detections,
+        xyah: NDArray[np.float64],
+        vectors: tuple[NDArray[np.float32], NDArray[np.bool_]] | None,
+    ) -> Pairs:
+        """Pair rows of the table with detections."""
+        table, config = self._table, self.config
+        allowed = np.ones((len(table), len(found)), np.bool_)
+        if config.class_aware:
+            allowed = table.class_id[:, None] == found.class_id[None]
+        confirmed = np.flatnonzero(table.confirmed)
+        distance = kalman.gating_distance(table.states[confirmed], xyah, config.gating_only_position)
+        gate = kalman.CHI2_95[2 if config.gating_only_position else 4]
+        inside = (distance <= gate) & allowed[confirmed]
+        if vectors is None:
+            cost, limit = np.where(inside, distance, np.inf), gate
+        else:
+            unit, known = vectors
+            galleries = [table.gallery[row] for row in confirmed]
+            cost, limit = cosine_distances(galleries, unit, inside & known), config.max_cosine_distance
+        rows, columns = cascade(cost, limit, table.misses[confirmed])
+        rows = confirmed[rows]
+        more_rows, more_columns = self._associate_by_overlap(found, allowed, rows, columns)
+        return np.concatenate([rows, more_rows]), np.concatenate([columns, more_columns])
+
+    def _associate_by_overlap(
+        self, found: Detections, allowed: NDArray[np.bool_], rows: NDArray[np.int64], columns: NDArray[np.int64]
+    ) -> Pairs:
+        """Pair what the cascade left: tentative tracks and those seen in the frame before, with the other detections."""
+        recent = self._table.misses == 1
+        recent[rows] = False
+        free = np.ones(len(found), np.bool_)
+        free[columns] = False
+        left_rows, left_columns = np.flatnonzero(recent), np.flatnonzero(free)
+        boxes = self._table.states[left_rows].xyxy()
+        cost = 1 - iou(boxes, np.asarray(found.xyxy, np.float64)[left_columns])
+        cost[~allowed[np.ix_(left_rows, left_columns)]] = np.inf
+        more_rows, more_columns = assign(cost, self.config.max_iou_distance)
+        return left_rows[more_rows], left_columns[more_columns]
+
+    def _absorb(
+        self,
+        found: Detections,
+        xyah: NDArray[np.float64],
+        vectors: tuple[NDArray[np.float32], NDArray[np.bool_]] | None,
+        rows: NDArray[np.int64],
+        columns: NDArray[np.int64],
+    ) -> None:
+        """Correct matched tracks, end tentative ones that were missed, start new ones, and remember appearances."""
+        table = self._table
+        new = np.ones(len(found), np.bool_)
+        new[columns] = False
+        started = np.flatnonzero(new)
+        table.correct(rows, found[columns], xyah[columns])
+        table.append(found[started], xyah[started], self.config.nn_budget)
+        if vectors is not None:
+            unit, known = vectors
+            owners = np.concatenate([rows, np.arange(len(table) - len(started), len(table))])
+            for row, column in zip(owners, np.concatenate([columns, started]), strict=True):
+                if known[column]:
+                    table.gallery[row].add(unit[column])
+        table.confirmed |= table.hits >= self.config.n_init
+        table.keep(table.confirmed | (table.misses == 0))
+
+
+def _open_model(config: DeepSORTConfig) -> EmbeddingModel:
+    from pyasc.models.model import EmbeddingModel, load_model
+
+    model = load_model(config.model, device=config.device)
+    if not isinstance(model, EmbeddingModel):
+        model.close()
+        raise ConfigError([ConfigFault("model", f"{config.model} is not an appearance model")])
+    return model
+
+
+def _embed(model: Any, image: NDArray[np.uint8], xyxy: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Appearance vectors of the boxes; zero for a box of which the picture shows nothing."""
+    height, width = image.shape[:2]
+    seen = (xyxy[:, 0] < width) & (xyxy[:, 1] < height) & (xyxy[:, 2] > 0) & (xyxy[:, 3] > 0)
+    vectors = model(image, xyxy[seen])
+    whole = np.zeros((len(xyxy), vectors.shape[1]), np.float32)
+    whole[seen] = vectors
+    return whole
+
+
+def _check_shapes(detections: Detections) -> None:
+    count = len(detections.label)
+    shapes = (np.shape(detections.xyxy), np.shape(detections.score), np.shape(detections.class_id))
+    if shapes != ((count, 4), (count,), (count,)):
+        raise ValueError(f"detections: xyxy, score and class_id have the shapes {shapes} for {count} labels")
+
+
+def _picture_size(image: NDArray[np.uint8] | None, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Width and height of the frame, None where nobody tells."""
+    if size is not None and not (len(size) == 2 and min(size) > 0):
+        raise ValueError(f"size: {size} is not a width and a height above 0")
+    if image is None:
+        return size
+    if image.ndim < 2 or 0 in image.shape[:2]:
+        raise ValueError(f"image: shape {image.shape} is not that of a picture")
+    shown = (int(image.shape[1]), int(image.shape[0]))
+    if size not in (None, shown):
+        raise ValueError(f"size: {size} is not the size {shown} of the image")
+    return shown

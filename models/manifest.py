@@ -1,4 +1,4 @@
-"""The manifest of an `.asc` file as data classes. Reading and checking JSON: `archive`; the format: docs/asc-format.md."""
+"""The manifest of an `.asc` file as data classes. Reading and checking JSON: `manifest_json`; the format: docs/asc-format.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 from pyasc.hal.base import TensorInfo
 
 FORMAT_VERSION = 1
+GRAPH_PATH = "graph.onnx"
 Precision = Literal["fp32", "fp16", "int8"]
 
 

@@ -66,7 +66,7 @@ def iou(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.f
     high = np.minimum(first[:, None, 2:], second[None, :, 2:])
     shared = np.clip(high - low, 0, None).prod(axis=2)
     union = _area(first)[:, None] + _area(second)[None] - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
 
 
 def _area(boxes: NDArray[np.float64]) -> NDArray[np.float64]:

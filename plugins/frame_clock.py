@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 _log = logging.getLogger(__name__)
 
-# Intervals that differ from the period by less than this share are the jitter of a steady stream and count as one period.
-_JITTER = 0.25
+# Intervals that differ from a whole number of periods by less than this are the jitter of a steady stream and count as one period.
+_JITTER = 1 / 3
 # The period is the median of this many intervals: a new frame rate is the usual one after half of them.
 _WINDOW = 64
 
@@ -64,7 +64,7 @@ class FrameClock:
             return Tick(1.0, 1.0)
         interval_s = time_s - last_s
         stretch = 1.0 if self._fixed else self._learn(interval_s)
-        assert self._period_s is not None  # noqa: S101
+        assert self._period_s is not None
         steps = interval_s / self._period_s
         whole = max(1, round(steps))
         return Tick(float(whole) if abs(steps - whole) <= _JITTER else steps, stretch)

@@ -50,7 +50,7 @@ def cosine_distances(
     with all, most of which the gate would throw away.
     """
     cost = np.full(wanted.shape, np.inf)
-    for row in np.flatnonzero(wanted.any(axis=1)):
+    for row in np.flatnonzero(wanted.any(axis=1)).tolist():
         columns = np.flatnonzero(wanted[row])
         cost[row, columns] = galleries[row].distance(vectors[columns])
     return cost

@@ -93,10 +93,13 @@ class TrackTable:
 
     def output(self, rows: NDArray[np.bool_]) -> Tracks:
         """The tracks of the mask (T,) as they stand, with the boxes of the filter."""
-        boxes = self.states.xyxy()
-        chosen: Any = np.flatnonzero(rows & (boxes[:, 2:] > boxes[:, :2]).all(axis=1))
+        with np.errstate(over="ignore"):
+            boxes = self.states.xyxy().astype(np.float32)
+        # A height that shrinks while nobody sees the object ends below zero; such a box is no box.
+        sound = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+        chosen: Any = np.flatnonzero(rows & sound)
         return Tracks(
-            boxes[chosen].astype(np.float32),
+            boxes[chosen],
             self.score[chosen],
             self.class_id[chosen],
             [self.label[i] for i in chosen],

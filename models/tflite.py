@@ -1,0 +1,82 @@
+"""From ONNX to `.tflite`, without TensorFlow.
+
+A graph is read and simplified (`tflite_graph`, `tflite_fuse`), lowered operator by operator (`tflite_lowering`, `tflite_ops_*`)
+with the axis order of every value tracked (`tflite_layout`), and written (`tflite_file`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx
+
+from pyasc.errors import ConversionError, UnsupportedOperatorError
+from pyasc.hal.base import TensorInfo
+from pyasc.models import tflite_ops_conv, tflite_ops_math, tflite_ops_shape
+from pyasc.models.tflite_fuse import fuse
+from pyasc.models.tflite_graph import Graph, Node, read_graph
+from pyasc.models.tflite_lowering import Lowering, Precision
+
+_OPERATORS: dict[str, Callable[[Lowering, Node], None]] = {
+    **tflite_ops_conv.OPERATORS,
+    **tflite_ops_math.OPERATORS,
+    **tflite_ops_shape.OPERATORS,
+}
+
+SUPPORTED_OPERATORS = frozenset(_OPERATORS)
+"""ONNX operators that can be computed at run time; what depends on constants alone is computed at conversion, whatever it is."""
+
+
+@dataclass(frozen=True)
+class TfliteModel:
+    """A written model.
+
+    Attributes:
+        data: the file, identifier `TFL3`.
+        inputs, outputs: under ONNX's names and in its order; shapes as they lie in memory: four axes as NHWC, any other number as
+            in ONNX with an empty layout. All are float32.
+    """
+
+    data: bytes
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+
+def to_tflite(model: onnx.ModelProto, precision: Precision = "fp32") -> TfliteModel:
+    """Convert an ONNX model with fixed shapes.
+
+    Args:
+        model: opset 9 or later, float32 at run time; float16 initializers that a Cast widens are read as weights.
+        precision: `fp16` stores filters and biases as float16, which halves the file; inputs, outputs and what is computed
+            stay float32. Values that float16 cannot hold keep their tensor in float32.
+    Raises:
+        UnsupportedOperatorError: an operator, or a form of it, that cannot be written; names operator and node.
+        ConversionError: the graph is inconsistent or has sizes that are not fixed.
+    """
+    if precision not in ("fp32", "fp16"):
+        raise ValueError(f"precision: {precision!r} is neither 'fp32' nor 'fp16'")
+    graph = read_graph(model)
+    _check_operators(graph)
+    fuse(graph)
+    lowering = Lowering(graph, precision)
+    inputs = lowering.bind_inputs()
+    for node in graph.nodes:
+        lowering.note_sign(node)
+        _OPERATORS[node.op](lowering, node)
+    outputs = lowering.outputs()
+    data = lowering.file.to_bytes(inputs, outputs)
+    return TfliteModel(data, _infos(lowering, inputs), _infos(lowering, outputs))
+
+
+def _check_operators(graph: Graph) -> None:
+    if not graph.inputs or not graph.outputs:
+        raise ConversionError("the graph has no input or no output")
+    for node in graph.nodes:
+        if node.op not in _OPERATORS:
+            raise UnsupportedOperatorError(f"{node}: this operator has no TFLite form here")
+
+
+def _infos(lowering: Lowering, named: list[tuple[str, int]]) -> tuple[TensorInfo, ...]:
+    shapes = [(name, lowering.file.tensors[number].shape) for name, number in named]
+    return tuple(TensorInfo(name, shape, "float32", "NHWC" if len(shape) == 4 else "") for name, shape in shapes)

@@ -1,0 +1,245 @@
+"""What the lowering of each operator works with: values and their axis orders, constants, and the file being made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from numpy.typing import NDArray
+
+from pyasc.errors import UnsupportedOperatorError
+from pyasc.models.tflite_file import TfliteFile
+from pyasc.models.tflite_graph import Graph, Node, Shape
+from pyasc.models.tflite_layout import (
+    Order,
+    default_order,
+    identity,
+    permutation,
+    physical,
+    reshaped,
+    same_memory,
+)
+
+Precision = Literal["fp32", "fp16"]
+
+# Operators whose results are never below zero, and those that keep what their first inputs were.
+_NONNEGATIVE = {"Relu", "Sigmoid", "HardSigmoid", "Softmax", "Exp", "Sqrt", "Abs", "ReduceL2"}
+_KEEPS_SIGN = {
+    *(
+        "MaxPool",
+        "AveragePool",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "Concat",
+        "Identity",
+        "Dropout",
+        "Resize",
+        "Upsample",
+    ),
+    *(
+        "Reshape",
+        "Flatten",
+        "Transpose",
+        "Squeeze",
+        "Unsqueeze",
+        "Split",
+        "Slice",
+        "ReduceMean",
+        "ReduceMax",
+        "Add",
+        "Mul",
+    ),
+}
+
+
+def refuse(node: Node, why: str) -> UnsupportedOperatorError:
+    """The error for a form of an operator that cannot be written."""
+    return UnsupportedOperatorError(f"{node}: {why}")
+
+
+class Lowering:
+    """One conversion.
+
+    `file` collects the operators. Each ONNX value is bound to a tensor and the order in which its axes lie there; `tensor` hands it
+    out in any order, and writes the transposition that this needs at most once.
+    """
+
+    def __init__(self, graph: Graph, precision: Precision) -> None:
+        self.graph = graph
+        self.precision = precision
+        self.file = TfliteFile()
+        self._orders: dict[str, Order] = {}
+        self._tensors: dict[tuple[str, Order], int] = {}
+        self._nonnegative: set[str] = set()
+
+    # Values
+
+    def shape(self, name: str) -> Shape:
+        """The shape in ONNX's axis order."""
+        return self.graph.shape(name)
+
+    def is_constant(self, name: str) -> bool:
+        """True for a value known at conversion."""
+        return name in self.graph.constants
+
+    def constant(self, node: Node, index: int) -> NDArray[Any]:
+        """Input `index` as an array; UnsupportedOperatorError when it is computed at run time."""
+        name = node.inputs[index]
+        if name not in self.graph.constants:
+            raise refuse(node, f"input {index} ('{name}') must be a constant")
+        return self.graph.constants[name]
+
+    def integers(self, node: Node, index: int, attribute: str) -> list[int] | None:
+        """A list that older operator sets keep in an attribute and newer ones in input `index`; None when not given."""
+        if node.has(index):
+            return [int(value) for value in self.constant(node, index).reshape(-1)]
+        value = node.attributes.get(attribute)
+        return None if value is None else [int(item) for item in np.atleast_1d(value)]
+
+    def bind(self, name: str, tensor: int, order: Order) -> None:
+        """Say which tensor holds a value, and how its axes lie."""
+        self._orders[name] = order
+        self._tensors[name, order] = tensor
+
+    def order(self, name: str) -> Order:
+        """How the axes of a value lie; ONNX's order for a constant, which can be had in any."""
+        return self._orders.get(name, identity(len(self.shape(name))))
+
+    def tensor(self, name: str, order: Order) -> int:
+        """The tensor that holds a value with its axes in `order`."""
+        key = (name, order)
+        if key not in self._tensors:
+            if self.is_constant(name):
+                array = np.asarray(self.graph.constants[name], np.float32)
+                self._tensors[key] = self.file.add_constant(name, array.transpose(order))
+            else:
+                self._tensors[key] = self._reordered(name, order)
+        return self._tensors[key]
+
+    def _reordered(self, name: str, order: Order) -> int:
+        source = self._orders[name]
+        tensor = self._tensors[name, source]
+        shape = self.shape(name)
+        if same_memory(shape, source, order):
+            return self.reshape(tensor, physical(shape, order), name)
+        perm = self.file.add_constant("perm", np.asarray(permutation(source, order), np.int32))
+        result = self.file.add_tensor(name, physical(shape, order))
+        version = _version_by_rank(len(order), {5: 4, 6: 6})
+        self.file.add_operator("TRANSPOSE", [tensor, perm], [result], schema.TransposeOptionsT(), version)
+        return result
+
+    def reshape(self, tensor: int, shape: Sequence[int], name: str) -> int:
+        """A tensor with the same memory and another shape; the tensor itself where the shape is the same."""
+        if self.file.tensors[tensor].shape == tuple(shape):
+            return tensor
+        sizes = self.file.add_constant("shape", np.asarray(shape, np.int32).reshape(-1))
+        result = self.file.add_tensor(name, shape)
+        options = schema.ReshapeOptionsT(newShape=[int(size) for size in shape])
+        self.file.add_operator("RESHAPE", [tensor, sizes], [result], options)
+        return result
+
+    # Constants
+
+    def weight(self, array: NDArray[Any], name: str) -> int:
+        """A filter or bias, stored in the model's precision.
+
+        float16 is stored as such and widened by DEQUANTIZE, which the engines do once, when they load. What float16 cannot hold
+        stays float32.
+        """
+        array = np.asarray(array, np.float32)
+        if self.precision == "fp32" or np.abs(array).max(initial=0.0) > np.finfo(np.float16).max:
+            return self.file.add_constant(name, array)
+        narrow = self.file.add_constant(name, array.astype(np.float16))
+        wide = self.file.add_tensor(f"{name};float32", array.shape)
+        self.file.add_operator("DEQUANTIZE", [narrow], [wide], schema.DequantizeOptionsT(), 3)
+        return wide
+
+    def integers_constant(self, values: Any, name: str) -> int:
+        """An int32 constant such as axes or paddings."""
+        return self.file.add_constant(name, np.asarray(values, np.int32))
+
+    def scalar(self, value: float) -> int:
+        """A float32 constant without axes."""
+        return self.file.add_constant("scalar", np.asarray(value, np.float32))
+
+    # Operators
+
+    def add(
+        self, op: str, inputs: Sequence[int], shape: Sequence[int], name: str, options: Any = None, version: int = 1
+    ) -> int:
+        """Write an operator with one output of `shape` (in memory); returns the output's tensor."""
+        result = self.file.add_tensor(name, shape)
+        self.file.add_operator(op, inputs, [result], options, version)
+        return result
+
+    def bind_reshaped(self, node: Node, source: str) -> None:
+        """Bind the node's output to the data of `source` under the output's shape, moving it only where it must."""
+        output = node.outputs[0]
+        shape, new_shape = self.shape(source), self.shape(output)
+        order = self.order(source)
+        new_order = reshaped(shape, order, new_shape)
+        if new_order is None:
+            order = identity(len(shape))
+            new_order = reshaped(shape, order, new_shape)
+        assert new_order is not None, "ONNX's own order passes every Reshape"
+        tensor = self.reshape(self.tensor(source, order), physical(new_shape, new_order), output)
+        self.bind(output, tensor, new_order)
+
+    # Facts about values
+
+    def note_sign(self, node: Node) -> None:
+        """Remember whether the node's outputs are never below zero."""
+        clipped = node.activation in ("RELU", "RELU6")
+        keeps = node.op in _KEEPS_SIGN and all(self.is_nonnegative(name) for name in self._sign_inputs(node))
+        if clipped or node.op in _NONNEGATIVE or keeps:
+            self._nonnegative.update(node.outputs)
+
+    def is_nonnegative(self, name: str) -> bool:
+        """True when no element can be below zero."""
+        if self.is_constant(name):
+            return bool((self.graph.constants[name] >= 0).all())
+        return name in self._nonnegative
+
+    @staticmethod
+    def _sign_inputs(node: Node) -> list[str]:
+        return node.inputs if node.op in ("Concat", "Add", "Mul") else node.inputs[:1]
+
+    # The model's own inputs and outputs
+
+    def bind_inputs(self) -> list[tuple[str, int]]:
+        """Make the model's inputs, four axes as NHWC; returns (name, tensor)."""
+        named = []
+        for name in self.graph.inputs:
+            order = default_order(len(self.shape(name)))
+            tensor = self.file.add_tensor(name, physical(self.shape(name), order))
+            self.bind(name, tensor, order)
+            named.append((name, tensor))
+        return named
+
+    def outputs(self) -> list[tuple[str, int]]:
+        """The model's outputs, four axes as NHWC, each a tensor of its own; returns (name, tensor)."""
+        used = {self._tensors[name, self._orders[name]] for name in self.graph.inputs}
+        named = []
+        for name in self.graph.outputs:
+            tensor = self.tensor(name, default_order(len(self.shape(name))))
+            if tensor in used or self.file.tensors[tensor].data is not None:
+                tensor = self._copy(tensor, name)
+            used.add(tensor)
+            named.append((name, tensor))
+        return named
+
+    def _copy(self, tensor: int, name: str) -> int:
+        shape = self.file.tensors[tensor].shape
+        sizes = self.file.add_constant("shape", np.asarray(shape, np.int32).reshape(-1))
+        return self.add("RESHAPE", [tensor, sizes], shape, name, schema.ReshapeOptionsT(newShape=list(shape)))
+
+
+def activation_code(node: Node) -> int:
+    """The node's fused activation as the schema numbers it."""
+    return int(getattr(schema.ActivationFunctionType, node.activation))
+
+
+def _version_by_rank(rank: int, versions: dict[int, int]) -> int:
+    return max((version for limit, version in versions.items() if rank >= limit), default=1)

@@ -127,7 +127,10 @@ def write_archive(
         OSError: it cannot be written.
     """
     path = Path(path)
-    data = {GRAPH_PATH: _bytes_view(graph), **{name: _bytes_view(variant) for name, variant in variants.items()}}
+    names = [variant.path for variant in manifest.variants]
+    if set(names) != set(variants):
+        raise ModelFormatError(f"{path}: not written: the manifest names the variants {names}, given are {[*variants]}")
+    data = {GRAPH_PATH: _bytes_view(graph), **{name: _bytes_view(variants[name]) for name in names}}
     try:
         head = dump_manifest(manifest, {name: hashlib.sha256(view).hexdigest() for name, view in data.items()})
         parse_manifest(head)

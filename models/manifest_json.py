@@ -105,9 +105,7 @@ def parse_manifest(raw: bytes) -> tuple[Manifest, dict[str, str]]:
         postprocess=_postprocess(keys["postprocess"]),
         labels=tuple(label.text(256) for label in keys["labels"].items(0, MAX_LABELS)) if "labels" in keys else (),
         variants=_variants(keys["variants"]) if "variants" in keys else (),
-        source={key: node.text(4096, least=0) for key, node in keys["source"].mapping(64).items()}
-        if "source" in keys
-        else {},
+        source=_source(keys["source"]) if "source" in keys else {},
         format_version=FORMAT_VERSION,
     )
     check_consistency(manifest, keys)
@@ -230,6 +228,12 @@ def _variant(node: Node) -> Variant:
         inputs=_tensors(keys["inputs"]),
         outputs=_tensors(keys["outputs"]),
     )
+
+
+def _source(node: Node) -> dict[str, str]:
+    return {
+        Node(key, part.path, part.document).text(64): part.text(4096, least=0) for key, part in node.mapping(64).items()
+    }
 
 
 def _hashes(node: Node, manifest: Manifest) -> dict[str, str]:

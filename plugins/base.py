@@ -29,7 +29,22 @@ _BUILT_IN = {"yolov5": "pyasc.plugins.yolov5", "deepsort": "pyasc.plugins.deepso
 _CLASSES: dict[str, type[Plugin]] = {}
 
 
-class Plugin(abc.ABC):
+class _PluginMeta(abc.ABCMeta):
+    """Lets a class have the keyword `name`, which ABCMeta of Python 3.10 takes for the class's own name."""
+
+    def __new__(
+        mcls, class_name: str, bases: tuple[type, ...], body: dict[str, Any], /, name: str | None = None, **kwargs: Any
+    ) -> _PluginMeta:
+        body = body if name is None else {**body, "name": name}
+        return super().__new__(mcls, class_name, bases, body, **kwargs)
+
+    def __init__(
+        cls, class_name: str, bases: tuple[type, ...], body: dict[str, Any], /, name: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(class_name, bases, body, **kwargs)
+
+
+class Plugin(metaclass=_PluginMeta):
     """Base of all plugins. A subclass gives its name: `class Smooth(Tracker, name="smooth")`.
 
     `Config` is a frozen data class; its fields are the keys that the plugin takes, and its `__post_init__` raises ConfigError for
@@ -42,13 +57,13 @@ class Plugin(abc.ABC):
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        name = cls.__dict__.get("name")  # put there by the metaclass
         if name is None:
             return
         if name in _CLASSES:
             raise TypeError(f"two plugins are named {name}: {_CLASSES[name].__module__} and {cls.__module__}")
-        cls.name = name
         _CLASSES[name] = cls
 
     def close(self) -> None:

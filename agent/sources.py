@@ -1,0 +1,374 @@
+"""Where pictures come from: video files, folders and single pictures, cameras, RTSP and HTTP, each as a `Reader`.
+
+Everything here blocks: a stream calls it from a thread of its own. Video goes through OpenCV's FFmpeg backend, cameras through
+V4L2.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import os
+import re
+import socket
+import stat
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+# FFmpeg prints each oddity of a stream, addresses with passwords among them; what matters is reported as an error.
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from pyasc.agent.masking import mask
+from pyasc.errors import StreamError
+
+_log = logging.getLogger(__name__)
+
+Transport = Literal["tcp", "udp"]
+Kind = Literal["file", "folder", "camera", "network"]
+
+PICTURE_SUFFIXES = frozenset(
+    (".bmp", ".jpeg", ".jpg", ".jpe", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
+)
+# Pictures have no times: a folder plays at this rate.
+FOLDER_FPS = 25.0
+# Above this a frame rate is a time base that FFmpeg could not make sense of (90000 for some RTSP cameras).
+MAX_FPS = 1000.0
+# Frames in a row without a picture after which a source is given up.
+_MAX_EMPTY = 100
+_OPTIONS_VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
+_CAMERA = re.compile(r"/dev/video(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a source's text means.
+
+    Attributes:
+        kind: file (also a single picture), folder, camera or network.
+        address: absolute path, device path or URL, as it is opened.
+        title: for messages and logs; holds no password.
+    """
+
+    kind: Kind
+    address: str
+    title: str
+
+    @property
+    def rtsp(self) -> bool:
+        """Whether `transport` has a meaning."""
+        return self.address.startswith(("rtsp://", "rtsps://"))
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One decoded picture.
+
+    Attributes:
+        image: (H, W, 3) uint8, BGR.
+        position_s: seconds from the start of a file by the container's time stamp; None where there is none.
+    """
+
+    image: NDArray[np.uint8]
+    position_s: float | None
+
+
+class Reader(abc.ABC):
+    """An opened source. Used from one thread.
+
+    Attributes:
+        live: True when pictures come at their own pace and a missing one means a lost connection.
+        width, height: of the pictures as announced, in pixels.
+        fps: nominal rate, 0.0 where unknown.
+        frames: number of pictures as announced, None where unknown.
+    """
+
+    live = False
+    width = 0
+    height = 0
+    fps = 0.0
+    frames: int | None = None
+
+    @abc.abstractmethod
+    def read(self) -> Picture | None:
+        """The next picture; None at the end."""
+
+    @abc.abstractmethod
+    def skip(self) -> bool:
+        """Pass over one picture as cheaply as possible; False at the end."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give it back; a second call does nothing."""
+
+
+def parse_source(source: str | int | os.PathLike[str]) -> Source:
+    """What a text, number or path means, without opening it.
+
+    Raises:
+        StreamError: no such file, an empty file, not a file or folder, an address of an unknown kind.
+    """
+    if isinstance(source, int):
+        return Source("camera", f"/dev/video{source}", f"/dev/video{source}")
+    text = os.fspath(source)
+    title = mask(text)
+    if not text or "\0" in text:
+        raise StreamError("the source is empty or holds a NUL character")
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme.lower() in ("rtsp", "rtsps", "http", "https"):
+        if not _host(text):
+            raise StreamError(f"{title}: the address has no host")
+        return Source("network", scheme.lower() + text[len(scheme) :], title)
+    if separator and scheme.lower() == "file":
+        text = urllib.parse.unquote(urllib.parse.urlsplit(text).path)
+    elif separator:
+        raise StreamError(f"{title}: scheme {scheme!r} is not one of rtsp, rtsps, http, https, file")
+    if _CAMERA.fullmatch(text) or (text.isdecimal() and not Path(text).exists()):
+        address = text if text.startswith("/") else f"/dev/video{text}"
+        return Source("camera", address, address)
+    return _parse_path(text, title)
+
+
+def open_reader(source: Source, *, transport: Transport, timeout_s: float, stall_s: float) -> Reader:
+    """Open a source.
+
+    Args:
+        source: from `parse_source`.
+        transport: for RTSP.
+        timeout_s: how long a network source may take to open.
+        stall_s: how long a read of a network source may take.
+    Raises:
+        StreamError: it cannot be opened; one line with the cause.
+    """
+    if source.kind == "folder":
+        return FolderReader(source)
+    if source.kind == "file" and Path(source.address).suffix.lower() in PICTURE_SUFFIXES:
+        return FolderReader(source)
+    return CaptureReader(source, transport, timeout_s, stall_s)
+
+
+class FolderReader(Reader):
+    """The pictures of a folder in natural order (`2.jpg` before `10.jpg`), or a single picture.
+
+    EXIF orientation is honoured. A picture that cannot be decoded is passed over and logged.
+    """
+
+    def __init__(self, source: Source) -> None:
+        path = Path(source.address)
+        self._title = source.title
+        self._paths = [path] if path.is_file() else _pictures(path)
+        if not self._paths:
+            raise StreamError(f"{source.title}: the folder holds no pictures ({', '.join(sorted(PICTURE_SUFFIXES))})")
+        self._next = 0
+        self._first = self._decode_next()
+        if self._first is None:
+            raise StreamError(f"{source.title}: not a picture, or damaged")
+        self.fps = FOLDER_FPS
+        self.frames = len(self._paths)
+        self.height, self.width = self._first[1].shape[:2]
+
+    def read(self) -> Picture | None:
+        """The next picture that can be decoded."""
+        found, self._first = self._first or self._decode_next(), None
+        return None if found is None else Picture(found[1], found[0] / FOLDER_FPS)
+
+    def skip(self) -> bool:
+        """Pass over one file."""
+        if self._first is not None:
+            self._first = None
+            return True
+        self._next += 1
+        return self._next <= len(self._paths)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _decode_next(self) -> tuple[int, NDArray[np.uint8]] | None:
+        while self._next < len(self._paths):
+            path = self._paths[self._next]
+            self._next += 1
+            image = None
+            with contextlib.suppress(cv2.error):  # too large a picture raises, a damaged one gives None
+                image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+            if image is not None:
+                return self._next - 1, as_bgr(image)
+            _log.warning("%s: %s cannot be decoded, passed over", self._title, path.name)
+        return None
+
+
+class CaptureReader(Reader):
+    """Video through OpenCV. The rotation that a file asks for is applied."""
+
+    def __init__(self, source: Source, transport: Transport, timeout_s: float, stall_s: float) -> None:
+        started = time.monotonic()
+        self._title = source.title
+        self._capture = _open_capture(source, transport, timeout_s, stall_s)
+        if not self._capture.isOpened():
+            self._capture.release()
+            late = time.monotonic() - started >= timeout_s * 0.95
+            raise StreamError(f"{source.title}: {_why_not(source, timeout_s, late)}")
+        get = self._capture.get
+        self.width, self.height = int(get(cv2.CAP_PROP_FRAME_WIDTH)), int(get(cv2.CAP_PROP_FRAME_HEIGHT))
+        rate, count = get(cv2.CAP_PROP_FPS), get(cv2.CAP_PROP_FRAME_COUNT)
+        self.fps = float(rate) if 0 < rate <= MAX_FPS else 0.0
+        self.frames = int(count) if 0 < count < 1e9 else None
+        self.live = source.kind == "camera" or source.rtsp or (source.kind == "network" and self.frames is None)
+
+    def read(self) -> Picture | None:
+        """The next picture."""
+        for _ in range(_MAX_EMPTY):
+            try:
+                got, image = self._capture.read()
+            except cv2.error as error:
+                raise StreamError(f"{self._title}: {_one_line(error)}") from error
+            if not got:
+                return None
+            if image is not None and image.size:
+                position_ms = self._capture.get(cv2.CAP_PROP_POS_MSEC)
+                usable = not self.live and np.isfinite(position_ms) and position_ms >= 0
+                return Picture(as_bgr(image), position_ms / 1000 if usable else None)
+        raise StreamError(f"{self._title}: {_MAX_EMPTY} frames in a row hold no picture")
+
+    def skip(self) -> bool:
+        """Decode a picture without converting its colours."""
+        return bool(self._capture.grab())
+
+    def close(self) -> None:
+        """Release the capture."""
+        self._capture.release()
+
+
+def as_bgr(image: NDArray[Any]) -> NDArray[np.uint8]:
+    """Any decoded picture as (H, W, 3) uint8: grey is repeated, alpha is dropped, 16 bits are cut to the upper 8."""
+    if image.dtype == np.uint16:
+        image = (image >> 8).astype(np.uint8)
+    if image.ndim == 2 or image.shape[2] == 1:
+        image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
+    elif image.shape[2] == 4:
+        image = cv2.cvtColor(image, cv2.COLOR_BGRA2BGR)
+    return image
+
+
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts names as people do: runs of digits by their value."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(0, int(part), part) if part[0].isdecimal() and part.isascii() else (1, 0, part.lower()) for part in parts]
+
+
+def _parse_path(text: str, title: str) -> Source:
+    path = Path(text).expanduser().absolute()
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise StreamError(f"{title}: there is no such file or folder") from None
+    except OSError as error:
+        raise StreamError(f"{title}: {error.strerror}") from error
+    if stat.S_ISDIR(status.st_mode):
+        return Source("folder", str(path), title)
+    if not stat.S_ISREG(status.st_mode):
+        raise StreamError(f"{title}: neither a file nor a folder nor a camera /dev/videoN")
+    if status.st_size == 0:
+        raise StreamError(f"{title}: the file is empty")
+    if not os.access(path, os.R_OK):
+        raise StreamError(f"{title}: permission denied")
+    return Source("file", str(path), title)
+
+
+def _pictures(folder: Path) -> list[Path]:
+    found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()]
+    return sorted(found, key=lambda path: natural_key(path.name))
+
+
+def _open_capture(source: Source, transport: Transport, timeout_s: float, stall_s: float) -> cv2.VideoCapture:
+    capture = cv2.VideoCapture()
+    with contextlib.suppress(cv2.error):  # an opening that fails by an exception leaves the capture closed
+        if source.kind == "camera":
+            capture.open(source.address, cv2.CAP_V4L2)
+        else:
+            limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, _ms(timeout_s), cv2.CAP_PROP_READ_TIMEOUT_MSEC, _ms(stall_s)]
+            with _TRANSPORTS.use(transport) if source.rtsp else contextlib.nullcontext():
+                capture.open(source.address, cv2.CAP_FFMPEG, limits)
+    return capture
+
+
+class _Transports:
+    """The RTSP transport goes to OpenCV by an environment variable: openings of different transports take turns."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._transport: str | None = None
+        self._users = 0
+        self._before: str | None = None
+
+    @contextlib.contextmanager
+    def use(self, transport: str) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._transport in (None, transport))
+            if self._users == 0:
+                self._before = os.environ.get(_OPTIONS_VARIABLE)
+                options = [f"rtsp_transport;{transport}", *([self._before] if self._before else [])]
+                os.environ[_OPTIONS_VARIABLE] = "|".join(options)
+            self._transport = transport
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                if self._users == 0:
+                    self._transport = None
+                    os.environ.pop(_OPTIONS_VARIABLE)
+                    if self._before is not None:
+                        os.environ[_OPTIONS_VARIABLE] = self._before
+                    self._changed.notify_all()
+
+
+_TRANSPORTS = _Transports()
+
+
+def _why_not(source: Source, timeout_s: float, late: bool) -> str:
+    """OpenCV does not say why an opening failed; look for the likely cause."""
+    if source.kind == "file":
+        return "not a video that can be read, or damaged"
+    if source.kind == "camera":
+        path = Path(source.address)
+        if not path.exists():
+            return "there is no such camera"
+        return (
+            "permission denied" if not os.access(path, os.R_OK | os.W_OK) else "the camera is in use or gives no video"
+        )
+    if late:
+        return f"no video within {timeout_s:g} s"
+    parts = urllib.parse.urlsplit(source.address)
+    port = parts.port or {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}[parts.scheme]
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=min(timeout_s, 2.0)).close()
+    except OSError as error:
+        return f"{parts.hostname}:{port}: {error.strerror or error}"
+    return "the server answers, and refuses or sends no video: check path, user name and password"
+
+
+def _host(url: str) -> str | None:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts.hostname
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

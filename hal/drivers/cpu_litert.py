@@ -1,0 +1,155 @@
+"""LiteRT (ai-edge-litert), and tflite-runtime, its predecessor with the same interface, as engines of the CPU driver."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from pyasc.errors import ConfigError, ModelFormatError, UnsupportedOperatorError
+from pyasc.hal.base import Program, TensorInfo
+from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session, contents, with_batch
+from pyasc.hal.model_tables import Found, compare_tables
+from pyasc.hal.tflite_check import check_tflite
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_MODULES = {"ai-edge-litert": "ai_edge_litert.interpreter", "tflite-runtime": "tflite_runtime.interpreter"}
+
+# x (1, 4) -> RELU -> y: tests/golden/relu.tflite, written by make_tflite.py beside it.
+_PROBE = base64.b64decode(
+    "CAAAAFRGTDO2////FAAAACAAAAA0AAAABAEAAAMAAAABAAAACAAAAAQABAAEAAAAEQAAAFB5QVNDIGRldmljZSB0ZXN0AAAAAQAAABQAAAAAAA4A"
+    "GAAUABAADAAIAAQADgAAABQAAAAcAAAASAAAAEwAAABQAAAABAAAAG1haW4AAAAAAQAAABAAAAAAAAoADAAAAAgABAAKAAAACAAAAAwAAAABAAAA"
+    "AQAAAAEAAAAAAAAAAQAAAAEAAAABAAAAAAAAAAIAAAA0AAAABAAAAOD///8IAAAADAAAAAEAAAB5AAAAAgAAAAEAAAAEAAAADAAMAAgAAAAAAAQA"
+    "DAAAAAgAAAAMAAAAAQAAAHgAAAACAAAAAQAAAAQAAAABAAAAEAAAAAwADAALAAAAAAAEAAwAAAATAAAAAAAAEw=="
+)
+
+
+def _probe(name: str) -> str:
+    """Build an interpreter and run it: being importable proves nothing, see `_broken`."""
+    import numpy as np
+
+    try:
+        module = importlib.import_module(_MODULES[name])
+    except ImportError as error:
+        raise EngineUnusableError(_not_installed(name, error)) from error
+    try:
+        # Without the delegate: it would say hello on stderr for each process that only lists devices.
+        resolver = module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        interpreter = module.Interpreter(model_content=_PROBE, experimental_op_resolver_type=resolver)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], np.array([[-1, 0, 1, 2]], np.float32))
+        interpreter.invoke()
+        result = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    except Exception as error:
+        raise EngineUnusableError(_broken(name, error)) from error
+    if result.tolist() != [[0, 0, 1, 2]]:
+        raise EngineUnusableError(f"computes RELU(-1, 0, 1, 2) = {result.tolist()}")
+    return importlib.metadata.version(name)
+
+
+def _not_installed(name: str, error: ImportError) -> str:
+    if error.name is None or not error.name.startswith(_MODULES[name].partition(".")[0]):
+        return f"cannot be imported: {error}"
+    if name == "ai-edge-litert":
+        return "not installed: pip install ai-edge-litert"
+    if sys.version_info >= (3, 12):
+        return "not installed, and there is no wheel for Python 3.12 and later: use ai-edge-litert"
+    return "not installed: pip install 'pyasc[tflite-runtime]', which needs numpy<2; ai-edge-litert is its faster successor"
+
+
+def _broken(name: str, error: Exception) -> str:
+    import numpy as np
+
+    if name == "tflite-runtime" and int(np.__version__.partition(".")[0]) >= 2:
+        # Built against NumPy 1: it imports, and fails with SystemError when an interpreter is built.
+        return (
+            f"needs numpy<2, this is {np.__version__}, and has no wheel for Python 3.12 and later: use ai-edge-litert"
+        )
+    return f"cannot run a model: {type(error).__name__}: {error}"
+
+
+class TfliteSession(Session):
+    """A program in an interpreter."""
+
+    def __init__(self, engine: str, program: Program, threads: int, batch: int | None) -> None:
+        module = importlib.import_module(_MODULES[engine])
+        self.inputs, self.outputs = with_batch(program, batch)
+        data = contents(program)
+        check_tflite(data, program.name)
+        try:
+            self._interpreter = module.Interpreter(model_content=data, num_threads=threads)
+        except (ValueError, RuntimeError) as error:
+            raise _model_error(program.name, error) from error
+        details = self._interpreter.get_input_details(), self._interpreter.get_output_details()
+        compare_tables(program, *([_found(detail) for detail in side] for side in details))
+        self._input_index = _indices(self.inputs, details[0])
+        self._output_index = _indices(self.outputs, details[1])
+        self._allocate(program, module)
+
+    def _allocate(self, program: Program, module: ModuleType) -> None:
+        resized = self.inputs != program.inputs
+        try:
+            if resized:
+                for tensor, index in zip(self.inputs, self._input_index, strict=True):
+                    self._interpreter.resize_tensor_input(index, tensor.shape, strict=False)
+            self._interpreter.allocate_tensors()
+        except (ValueError, RuntimeError) as error:
+            if resized:
+                message = f"{program.name}: the graph is fixed to its own batch size: {_one_line(error)}"
+                raise ConfigError([("batch", message)]) from error
+            raise _model_error(program.name, error) from error
+
+    def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Copy the inputs in, compute with the GIL released, copy the outputs out."""
+        interpreter = self._interpreter
+        for index, array in zip(self._input_index, arrays, strict=True):
+            interpreter.set_tensor(index, array)
+        interpreter.invoke()
+        return [interpreter.get_tensor(index) for index in self._output_index]
+
+    def close(self) -> None:
+        """Free the interpreter, its threads and its copy of the model."""
+        del self._interpreter
+
+
+def _found(detail: dict[str, Any]) -> Found:
+    import numpy as np
+
+    scale, zero_point = detail["quantization"]
+    quantized = scale != 0
+    return Found(
+        name=detail["name"],
+        shape=tuple(int(size) for size in detail["shape"]),
+        dtype=np.dtype(detail["dtype"]).name,
+        scale=float(scale) if quantized else None,
+        zero_point=int(zero_point) if quantized else None,
+    )
+
+
+def _indices(tensors: Sequence[TensorInfo], details: Sequence[dict[str, Any]]) -> list[int]:
+    by_name = {detail["name"]: int(detail["index"]) for detail in details}
+    return [by_name[tensor.name] for tensor in tensors]
+
+
+def _model_error(name: str, error: Exception) -> ModelFormatError | UnsupportedOperatorError:
+    text = _one_line(error)
+    if "unresolved custom op" in text or "Didn't find op for builtin opcode" in text:
+        return UnsupportedOperatorError(f"{name}: {text}")
+    return ModelFormatError(f"{name}: {text}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+ENGINES = tuple(
+    Engine(name, ("tflite",), functools.partial(_probe, name), functools.partial(TfliteSession, name))
+    for name in _MODULES
+)

@@ -1,0 +1,77 @@
+"""What the CPU driver's engines have in common."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyasc.errors import ConfigError
+from pyasc.hal.base import Program, TensorInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An inference engine of the CPU driver.
+
+    Attributes:
+        name: as users write it.
+        formats: of the programs that it runs.
+        probe: returns its version when it works on this box, else raises EngineUnusableError.
+        open: makes a program ready: (program, threads, batch) to a session.
+    """
+
+    name: str
+    formats: tuple[str, ...]
+    probe: Callable[[], str]
+    open: Callable[[Program, int, int | None], Session]
+
+
+class EngineUnusableError(Exception):
+    """An engine cannot be used here; the text is the reason with the remedy."""
+
+
+class Session(abc.ABC):
+    """A program in an engine. Not thread-safe: the executable calls it under a lock."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    @abc.abstractmethod
+    def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run once on checked arrays; the outputs are the caller's own. Raises RuntimeError or ValueError when the engine fails."""
+
+    def close(self) -> None:
+        """Free the engine's memory."""
+
+
+def with_batch(program: Program, batch: int | None) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+    """The program's tables for another batch size.
+
+    Raises:
+        ConfigError: an input or output has no first axis of size 1 that could be the batch.
+    """
+    if batch is None or batch == 1:
+        return program.inputs, program.outputs
+    for tensor in (*program.inputs, *program.outputs):
+        if not tensor.shape or tensor.shape[0] != 1:
+            raise ConfigError(
+                [("batch", f"{program.name}: {tensor.name} {tensor.shape} has no batch axis of size 1 to enlarge")]
+            )
+
+    def enlarged(tensors: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
+        return tuple(replace(tensor, shape=(batch, *tensor.shape[1:])) for tensor in tensors)
+
+    return enlarged(program.inputs), enlarged(program.outputs)
+
+
+def contents(program: Program) -> bytes:
+    """The program's bytes as an object that engines take; without a copy where it is a `bytes` already."""
+    whole = program.data.obj
+    if isinstance(whole, bytes) and len(whole) == program.data.nbytes:
+        return whole
+    return bytes(program.data)

@@ -1,0 +1,52 @@
+"""What a model's own bytes say goes in and out, compared with what its manifest promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyasc.errors import ModelFormatError
+from pyasc.hal.base import Program, TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A tensor as the model's own bytes describe it; None in a shape is a size that the model leaves open."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+def compare_tables(program: Program, inputs: Sequence[Found], outputs: Sequence[Found]) -> None:
+    """Raise ModelFormatError unless the model has the inputs and outputs that its program's tables promise."""
+    for what, promised, found in (("input", program.inputs, inputs), ("output", program.outputs, outputs)):
+        by_name = {tensor.name: tensor for tensor in found}
+        if sorted(by_name) != sorted(tensor.name for tensor in promised) or len(by_name) != len(found):
+            raise ModelFormatError(
+                f"{program.name}: its {what}s are {', '.join(t.name for t in found)}, "
+                f"the manifest promises {', '.join(t.name for t in promised)}"
+            )
+        for tensor in promised:
+            _compare(program.name, what, tensor, by_name[tensor.name])
+
+
+def _compare(name: str, what: str, promised: TensorInfo, found: Found) -> None:
+    fits = len(promised.shape) == len(found.shape) and all(
+        size in (None, wanted) for size, wanted in zip(found.shape, promised.shape, strict=True)
+    )
+    if not fits or promised.dtype != found.dtype:
+        shape = tuple("?" if size is None else size for size in found.shape)
+        raise ModelFormatError(
+            f"{name}: {what} {promised.name} is {found.dtype} {shape}, "
+            f"the manifest promises {promised.dtype} {promised.shape}"
+        )
+    if promised.scale is not None and found.scale is not None:
+        close = abs(promised.scale - found.scale) <= 1e-6 * abs(found.scale)
+        if not close or promised.zero_point != found.zero_point:
+            raise ModelFormatError(
+                f"{name}: {what} {promised.name} has scale {found.scale:g} and zero point {found.zero_point}, "
+                f"the manifest promises {promised.scale:g} and {promised.zero_point}"
+            )

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import onnx
 
-from pyasc.errors import ConversionError, UnsupportedOperatorError
 from pyasc.hal.base import TensorInfo
 from pyasc.models import tflite_ops_conv, tflite_ops_math, tflite_ops_shape
 from pyasc.models.tflite_fuse import fuse
-from pyasc.models.tflite_graph import Graph, Node, read_graph
+from pyasc.models.tflite_graph import Node, read_graph
 from pyasc.models.tflite_lowering import Lowering, Precision
 
 _OPERATORS: dict[str, Callable[[Lowering, Node], None]] = {
@@ -47,7 +46,7 @@ def to_tflite(model: onnx.ModelProto, precision: Precision = "fp32") -> TfliteMo
     """Convert an ONNX model with fixed shapes.
 
     Args:
-        model: opset 9 or later, float32 at run time; float16 initializers that a Cast widens are read as weights.
+        model: opset 7 or later, float32 at run time; float16 initializers that a Cast widens are read as weights.
         precision: `fp16` stores filters and biases as float16, which halves the file; inputs, outputs and what is computed
             stay float32. Values that float16 cannot hold keep their tensor in float32.
     Raises:
@@ -56,25 +55,15 @@ def to_tflite(model: onnx.ModelProto, precision: Precision = "fp32") -> TfliteMo
     """
     if precision not in ("fp32", "fp16"):
         raise ValueError(f"precision: {precision!r} is neither 'fp32' nor 'fp16'")
-    graph = read_graph(model)
-    _check_operators(graph)
+    graph = read_graph(model, _OPERATORS.keys())
     fuse(graph)
     lowering = Lowering(graph, precision)
     inputs = lowering.bind_inputs()
     for node in graph.nodes:
-        lowering.note_sign(node)
         _OPERATORS[node.op](lowering, node)
     outputs = lowering.outputs()
     data = lowering.file.to_bytes(inputs, outputs)
     return TfliteModel(data, _infos(lowering, inputs), _infos(lowering, outputs))
-
-
-def _check_operators(graph: Graph) -> None:
-    if not graph.inputs or not graph.outputs:
-        raise ConversionError("the graph has no input or no output")
-    for node in graph.nodes:
-        if node.op not in _OPERATORS:
-            raise UnsupportedOperatorError(f"{node}: this operator has no TFLite form here")
 
 
 def _infos(lowering: Lowering, named: list[tuple[str, int]]) -> tuple[TensorInfo, ...]:

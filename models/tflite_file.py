@@ -112,18 +112,16 @@ class TfliteFile:
         return bytes(builder.Output())
 
     def _make_names_unique(self, named: Sequence[tuple[str, int]]) -> None:
-        """Inputs and outputs get their names; whoever else has one of them or a name twice gets a number after it."""
+        """Inputs and outputs get their names; whoever else has one of them, or a name twice, gets a number after it."""
         fixed = {number: name for name, number in named}
         taken = set(fixed.values())
+        counts: dict[str, int] = {}
         for number, tensor in enumerate(self.tensors):
-            if number in fixed:
-                tensor.name = fixed[number]
-                continue
-            name, count = tensor.name, 1
-            while name in taken:
-                name, count = f"{tensor.name};{count}", count + 1
-            tensor.name = name
-            taken.add(name)
+            base = tensor.name = fixed.get(number, tensor.name)
+            while number not in fixed and tensor.name in taken:
+                counts[base] = counts.get(base, 0) + 1
+                tensor.name = f"{base};{counts[base]}"
+            taken.add(tensor.name)
 
     def _tensor(self, tensor: Tensor, buffers: list[_Buffer]) -> Any:
         number = 0

@@ -71,7 +71,7 @@ def _fold_normalization(graph: Graph, node: Node, follower: Node) -> bool:
         weight = weight * (factor[:, None] if node.attributes.get("transB", 0) else factor)
     else:
         weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
-    names = [f"{node.inputs[1]};{follower.name}", f"{node.outputs[0]};bias"]
+    names = [f"{node.inputs[1]};{follower.outputs[0]}", f"{node.outputs[0]};bias"]
     graph.constants[names[0]] = weight.astype(np.float32)
     graph.constants[names[1]] = (bias * factor + offset).astype(np.float32)
     node.inputs = [node.inputs[0], *names]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,19 +11,20 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from pyasc.errors import ConversionError, UnsupportedOperatorError
+from pyasc.models.tflite_fold import Folder, Types, first_line, known_shape, node_name
 
 Shape = tuple[int, ...]
 
 # Shape arithmetic works on a handful of integers; larger constants take no part in shape inference.
 _SMALL = 1024
-# A constant that folding may make: a graph of a few bytes must not ask for memory without bounds.
-_FOLD_LIMIT = 1 << 26
-# Each round resolves what the round before made known; real exports need two or three.
+# Each round of folding resolves what the round before made known; real exports need two or three.
 _MAX_ROUNDS = 64
-_STOCHASTIC = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+# No activation of a network is larger; a gigabyte.
+_MAX_ELEMENTS = 1 << 28
+# Before opset 7 the arithmetic operators broadcast by other rules.
+_FIRST_OPSET = 7
 
 
 @dataclass
@@ -87,52 +89,80 @@ class Graph:
         return readers
 
 
-def read_graph(model: onnx.ModelProto) -> Graph:
+def read_graph(model: onnx.ModelProto, supported: Collection[str]) -> Graph:
     """Fold what does not depend on the inputs, drop what no output needs, and find every shape.
 
+    Args:
+        model: the whole model, weights included.
+        supported: operators that may depend on the inputs.
     Raises:
         ConversionError: the graph is inconsistent, has a size that is not fixed, or keeps weights in other files.
-        UnsupportedOperatorError: an operator of another domain, or one that computes other than float32 at run time.
+        UnsupportedOperatorError: an operator that is not in `supported`, or one that computes other than float32 at run time.
     """
     opset = _default_opset(model)
-    constants = {tensor.name: _to_array(tensor) for tensor in model.graph.initializer}
-    if model.graph.sparse_initializer:
-        raise ConversionError("sparse initializers are not supported")
+    constants = _initializers(model)
     inputs = [value for value in model.graph.input if value.name not in constants]
     outputs = [value.name for value in model.graph.output]
+    if not inputs or not outputs:
+        raise ConversionError("the graph has no input or no output")
     nodes = _needed(model.graph.node, outputs)
+    _check_operators(nodes, {value.name for value in inputs}, supported)
+    _check_model(model)
+    folder = Folder(model, constants)
     for _ in range(_MAX_ROUNDS):
         types = _infer(model, nodes, inputs, outputs, constants)
-        remaining = _fold(nodes, constants, types, model)
-        if len(remaining) == len(nodes):
+        left = folder.fold(nodes, types)
+        if len(left) == len(nodes):
             break
-        nodes = _needed(remaining, outputs)
+        nodes = _needed(left, outputs)
     else:
-        raise ConversionError(f"shape arithmetic is not resolved after {_MAX_ROUNDS} rounds")
+        raise ConversionError(f"the shapes are not resolved after {_MAX_ROUNDS} rounds")
     shapes = {value.name: _static_shape(value.name, value.type, "input") for value in inputs}
     for node in nodes:
         for name in filter(None, node.output):
-            if name in types:
-                shapes[name] = _static_shape(name, types[name], f"{node.op_type} '{_name(node)}'")
-    _check_inputs(nodes, constants, shapes)
+            shapes[name] = _static_shape(name, types.get(name), f"{node.op_type} '{node_name(node)}'")
     return Graph([value.name for value in inputs], outputs, [_plain(node) for node in nodes], constants, shapes, opset)
 
 
 def _default_opset(model: onnx.ModelProto) -> int:
-    for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx"):
-            return int(entry.version)
-    raise ConversionError("the model names no version of the default operator set")
+    version = next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    if version < _FIRST_OPSET:
+        raise ConversionError(f"opset {version} is not supported; {_FIRST_OPSET} is the first that is")
+    return version
 
 
-def _to_array(tensor: onnx.TensorProto) -> NDArray[Any]:
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        raise ConversionError(f"initializer '{tensor.name}' is stored in another file; save the model as one file")
-    return np.asarray(numpy_helper.to_array(tensor))
+def _initializers(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    if model.graph.sparse_initializer:
+        raise ConversionError("sparse initializers are not supported")
+    constants = {}
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise ConversionError(f"initializer '{tensor.name}' is stored in another file; save the model as one file")
+        try:
+            constants[tensor.name] = np.asarray(numpy_helper.to_array(tensor))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConversionError(f"initializer '{tensor.name}' is damaged: {first_line(error)}") from error
+    return constants
 
 
-def _name(node: onnx.NodeProto) -> str:
-    return str(node.name or next(iter(node.output), "?"))
+def _check_operators(nodes: list[onnx.NodeProto], inputs: set[str], supported: Collection[str]) -> None:
+    """Refuse what cannot be run, by name, before any other fault of the graph is looked at."""
+    computed = set(inputs)
+    for node in nodes:
+        if node.domain not in ("", "ai.onnx"):
+            raise UnsupportedOperatorError(f"{node.domain}.{node.op_type} '{node_name(node)}': not a standard operator")
+        if not computed.intersection(node.input) or node.op_type in ("Shape", "Size"):
+            continue
+        if node.op_type not in supported:
+            raise UnsupportedOperatorError(f"{node.op_type} '{node_name(node)}': this operator has no TFLite form here")
+        computed.update(node.output)
+
+
+def _check_model(model: onnx.ModelProto) -> None:
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise ConversionError(f"the ONNX model is not valid: {first_line(error)}") from error
 
 
 def _needed(nodes: Iterable[onnx.NodeProto], outputs: list[str]) -> list[onnx.NodeProto]:
@@ -152,7 +182,7 @@ def _infer(
     inputs: list[onnx.ValueInfoProto],
     outputs: list[str],
     constants: dict[str, NDArray[Any]],
-) -> dict[str, onnx.TypeProto]:
+) -> Types:
     """The type of every value.
 
     Works on a skeleton: no stored shapes, which may be stale, and of the constants only those that can be part of shape arithmetic,
@@ -175,104 +205,25 @@ def _infer(
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
-        raise ConversionError(f"shapes cannot be inferred: {_first_line(error)}") from error
+        raise ConversionError(f"the shapes do not fit together: {first_line(error)}") from error
     known = [*inferred.graph.value_info, *inferred.graph.output]
     return {value.name: value.type for value in known if value.type.HasField("tensor_type")}
 
 
-def _fold(
-    nodes: list[onnx.NodeProto],
-    constants: dict[str, NDArray[Any]],
-    types: dict[str, onnx.TypeProto],
-    model: onnx.ModelProto,
-) -> list[onnx.NodeProto]:
-    """Evaluate the nodes whose inputs are constants; adds to `constants` and returns the nodes that are left."""
-    folded: dict[str, onnx.NodeProto] = {}
-    remaining, chosen = [], []
-    for node in nodes:
-        shape = _known_shape(types.get(node.input[0])) if node.op_type == "Shape" else None
-        if shape is not None:
-            begin, end = (_attribute(node, "start", 0), _attribute(node, "end", None))
-            constants[node.output[0]] = np.asarray(shape[begin:end], np.int64)
-        elif _is_foldable(node, constants, folded, types):
-            chosen.append(node)
-            folded.update(dict.fromkeys(node.output, node))
-        else:
-            remaining.append(node)
-    _evaluate(chosen, constants, model)
-    return remaining
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    return next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
-
-
-def _known_shape(type_: onnx.TypeProto | None) -> Shape | None:
-    if type_ is None or not type_.tensor_type.HasField("shape"):
-        return None
-    dims = type_.tensor_type.shape.dim
-    return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
-
-
-def _is_foldable(
-    node: onnx.NodeProto,
-    constants: dict[str, NDArray[Any]],
-    folded: dict[str, onnx.NodeProto],
-    types: dict[str, onnx.TypeProto],
-) -> bool:
-    if node.op_type in _STOCHASTIC or node.domain not in ("", "ai.onnx"):
-        return False
-    if any(attribute.type in (attribute.GRAPH, attribute.GRAPHS) for attribute in node.attribute):
-        return False
-    if not all(name in constants or name in folded for name in node.input if name):
-        return False
-    shapes = [_known_shape(types.get(name)) for name in node.output if name]
-    return all(shape is not None and np.prod(shape, dtype=float) <= _FOLD_LIMIT for shape in shapes)
-
-
-def _evaluate(nodes: list[onnx.NodeProto], constants: dict[str, NDArray[Any]], model: onnx.ModelProto) -> None:
-    if not nodes:
-        return
-    made = [name for node in nodes for name in node.output if name]
-    feeds = {name: constants[name] for node in nodes for name in node.input if name in constants}
-    graph = onnx.helper.make_graph(
-        nodes,
-        "constants",
-        [onnx.ValueInfoProto(name=name) for name in feeds],
-        [onnx.ValueInfoProto(name=name) for name in made],
-    )
-    part = onnx.ModelProto(ir_version=model.ir_version, graph=graph)
-    part.opset_import.extend(model.opset_import)
-    try:
-        results = ReferenceEvaluator(part).run(made, feeds)
-    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, ArithmeticError) as error:
-        names = ", ".join(f"{node.op_type} '{_name(node)}'" for node in nodes[:3])
-        raise ConversionError(f"constants cannot be computed ({names}): {_first_line(error)}") from error
-    constants.update((name, np.asarray(result)) for name, result in zip(made, results, strict=True))
-
-
-def _static_shape(name: str, type_: onnx.TypeProto, maker: str) -> Shape:
+def _static_shape(name: str, type_: onnx.TypeProto | None, maker: str) -> Shape:
+    if type_ is None:
+        raise UnsupportedOperatorError(f"{maker}: nothing is known of its output '{name}'")
     tensor = type_.tensor_type
     if tensor.elem_type != onnx.TensorProto.FLOAT:
         dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
         raise UnsupportedOperatorError(f"{maker}: '{name}' is {dtype}; only float32 is computed at run time")
-    shape = _known_shape(type_)
+    shape = known_shape(type_)
     if shape is None or min(shape, default=1) < 1:
         dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
         raise ConversionError(f"{maker}: '{name}' has the shape {dims}; every size must be fixed and positive")
+    if math.prod(shape) > _MAX_ELEMENTS:
+        raise ConversionError(f"{maker}: '{name}' has the shape {list(shape)}, which is too large")
     return shape
-
-
-def _check_inputs(nodes: list[onnx.NodeProto], constants: dict[str, NDArray[Any]], shapes: dict[str, Shape]) -> None:
-    """Every value that is read must exist: inference leaves out what it knows nothing of."""
-    for node in nodes:
-        if node.domain not in ("", "ai.onnx"):
-            raise UnsupportedOperatorError(f"{node.domain}.{node.op_type} '{_name(node)}': not a standard operator")
-        missing = [
-            name for name in [*node.input, node.output[0]] if name and name not in constants and name not in shapes
-        ]
-        if missing:
-            raise UnsupportedOperatorError(f"{node.op_type} '{_name(node)}': nothing is known of '{missing[0]}'")
 
 
 def _plain(node: onnx.NodeProto) -> Node:
@@ -280,8 +231,4 @@ def _plain(node: onnx.NodeProto) -> Node:
     for attribute in node.attribute:
         value = onnx.helper.get_attribute_value(attribute)
         attributes[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return Node(node.op_type, _name(node), list(node.input), list(node.output), attributes)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return Node(node.op_type, node_name(node), list(node.input), list(node.output), attributes)

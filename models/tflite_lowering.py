@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -24,35 +25,6 @@ from pyasc.models.tflite_layout import (
 
 Precision = Literal["fp32", "fp16"]
 
-# Operators whose results are never below zero, and those that keep what their first inputs were.
-_NONNEGATIVE = {"Relu", "Sigmoid", "HardSigmoid", "Softmax", "Exp", "Sqrt", "Abs", "ReduceL2"}
-_KEEPS_SIGN = {
-    *(
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "Concat",
-        "Identity",
-        "Dropout",
-        "Resize",
-        "Upsample",
-    ),
-    *(
-        "Reshape",
-        "Flatten",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Split",
-        "Slice",
-        "ReduceMean",
-        "ReduceMax",
-        "Add",
-        "Mul",
-    ),
-}
-
 
 def refuse(node: Node, why: str) -> UnsupportedOperatorError:
     """The error for a form of an operator that cannot be written."""
@@ -72,7 +44,6 @@ class Lowering:
         self.file = TfliteFile()
         self._orders: dict[str, Order] = {}
         self._tensors: dict[tuple[str, Order], int] = {}
-        self._nonnegative: set[str] = set()
 
     # Values
 
@@ -178,6 +149,8 @@ class Lowering:
         """Bind the node's output to the data of `source` under the output's shape, moving it only where it must."""
         output = node.outputs[0]
         shape, new_shape = self.shape(source), self.shape(output)
+        if math.prod(shape) != math.prod(new_shape):
+            raise refuse(node, f"{list(shape)} does not have the elements of {list(new_shape)}")
         order = self.order(source)
         new_order = reshaped(shape, order, new_shape)
         if new_order is None:
@@ -186,25 +159,6 @@ class Lowering:
         assert new_order is not None, "ONNX's own order passes every Reshape"
         tensor = self.reshape(self.tensor(source, order), physical(new_shape, new_order), output)
         self.bind(output, tensor, new_order)
-
-    # Facts about values
-
-    def note_sign(self, node: Node) -> None:
-        """Remember whether the node's outputs are never below zero."""
-        clipped = node.activation in ("RELU", "RELU6")
-        keeps = node.op in _KEEPS_SIGN and all(self.is_nonnegative(name) for name in self._sign_inputs(node))
-        if clipped or node.op in _NONNEGATIVE or keeps:
-            self._nonnegative.update(node.outputs)
-
-    def is_nonnegative(self, name: str) -> bool:
-        """True when no element can be below zero."""
-        if self.is_constant(name):
-            return bool((self.graph.constants[name] >= 0).all())
-        return name in self._nonnegative
-
-    @staticmethod
-    def _sign_inputs(node: Node) -> list[str]:
-        return node.inputs if node.op in ("Concat", "Add", "Mul") else node.inputs[:1]
 
     # The model's own inputs and outputs
 

@@ -46,16 +46,19 @@ class Window:
 
 
 def conv(lowering: Lowering, node: Node) -> None:
-    """CONV_2D or DEPTHWISE_CONV_2D; Source of the mapping: ONNX Conv, TFLite conv.cc and depthwise_conv.cc."""
+    """CONV_2D, with the weights of one group where there are several, or DEPTHWISE_CONV_2D."""
     source, output = node.inputs[0], node.outputs[0]
     weight = np.asarray(lowering.constant(node, 1), np.float32)
     if weight.ndim != 4:
         raise refuse(node, f"only two spatial axes are supported, not {weight.ndim - 2}")
     group = int(node.attributes.get("group", 1))
+    channels = lowering.shape(source)[1]
+    if weight.shape[1] * group != channels or weight.shape[0] % group:
+        raise refuse(node, f"weights {list(weight.shape)} in {group} groups do not fit {channels} channels")
     dilations = _pair(node, "dilations")
     windows = _windows(lowering, node, weight.shape[2:], dilations)
     tensor, padding = _padded(lowering, source, windows, 0.0)
-    bias = lowering.constant(node, 2) if node.has(2) else np.zeros(weight.shape[0], np.float32)
+    bias = _bias(lowering, node, weight.shape[0])
     common: dict[str, Any] = {
         "padding": padding,
         "strideH": windows[0].stride,
@@ -64,7 +67,6 @@ def conv(lowering: Lowering, node: Node) -> None:
         "dilationWFactor": dilations[1],
         "fusedActivationFunction": activation_code(node),
     }
-    channels = lowering.shape(source)[1]
     if group == channels and group > 1:
         op, version = "DEPTHWISE_CONV_2D", 2 if max(dilations) > 1 else 1
         options = schema.DepthwiseConv2DOptionsT(depthMultiplier=weight.shape[0] // group, **common)
@@ -98,7 +100,7 @@ def conv_transpose(lowering: Lowering, node: Node) -> None:
     if not same and made != full:
         raise refuse(node, "output_padding reaches beyond the windows")
     shape = (target[0], *made, target[1])
-    bias = lowering.constant(node, 2) if node.has(2) else np.zeros(weight.shape[1], np.float32)
+    bias = _bias(lowering, node, weight.shape[1])
     inputs = [
         lowering.integers_constant(shape, "shape"),
         lowering.weight(weight.transpose(1, 2, 3, 0), node.inputs[1]),
@@ -109,6 +111,15 @@ def conv_transpose(lowering: Lowering, node: Node) -> None:
     if shape != physical(target, NHWC):
         result = cut(lowering, result, (0, pads[0], pads[1], 0), physical(target, NHWC), output)
     lowering.bind(output, result, NHWC)
+
+
+def _bias(lowering: Lowering, node: Node, channels: int) -> NDArray[Any]:
+    if not node.has(2):
+        return np.zeros(channels, np.float32)
+    bias = lowering.constant(node, 2)
+    if bias.shape != (channels,):
+        raise refuse(node, f"a bias of shape {list(bias.shape)} does not fit {channels} channels")
+    return bias
 
 
 def _same_transposed(size: int, target: int, kernel: int, stride: int, before: int) -> bool:
@@ -127,9 +138,7 @@ def max_pool(lowering: Lowering, node: Node) -> None:
     if len(node.outputs) > 1 and node.outputs[1]:
         raise refuse(node, "the second output (indices) is not supported")
     windows = _pool_windows(lowering, node)
-    # PAD with zeros can join the operators that XNNPACK runs, PADV2 cannot; no zero is the largest among non-negative values.
-    fill = 0.0 if lowering.is_nonnegative(node.inputs[0]) else _LOWEST
-    tensor, padding = _padded(lowering, node.inputs[0], windows, fill)
+    tensor, padding = _padded(lowering, node.inputs[0], windows, _LOWEST)
     _pool(lowering, node, "MAX_POOL_2D", tensor, padding, windows)
 
 
@@ -200,6 +209,8 @@ def _windows(lowering: Lowering, node: Node, kernel: Any, dilations: list[int]) 
     """The geometry of both axes, whether padding is given by numbers or by rule."""
     size, output = lowering.shape(node.inputs[0])[2:], lowering.shape(node.outputs[0])[2:]
     strides = _pair(node, "strides")
+    if list(node.attributes.get("kernel_shape") or kernel) != list(kernel):
+        raise refuse(node, f"kernel_shape {node.attributes['kernel_shape']} is not that of the weights")
     rule = node.attributes.get("auto_pad", "NOTSET")
     pads = [int(pad) for pad in node.attributes.get("pads") or [0, 0, 0, 0]]
     if min(pads) < 0:

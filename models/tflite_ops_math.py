@@ -254,9 +254,10 @@ def batch_normalization(lowering: Lowering, node: Node) -> None:
     parameters = normalization(lowering.graph, node)
     if parameters is None:
         raise refuse(node, "the parameters must be constants, and training_mode 0")
-    source = node.inputs[0]
-    order = lowering.order(source)
+    order = lowering.order(node.inputs[0])
     rank = len(order)
+    if rank < 2 or len(parameters[0]) != lowering.shape(node.inputs[0])[1]:
+        raise refuse(node, f"{len(parameters[0])} parameters do not fit {list(lowering.shape(node.inputs[0]))}")
     # Axis 1 of ONNX's order, wherever it lies; the axes after it broadcast.
     column = (-1, *[1] * (rank - 1 - order.index(1)))
     factor, offset = (

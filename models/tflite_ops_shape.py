@@ -10,7 +10,7 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from pyasc.models.tflite_graph import Node
-from pyasc.models.tflite_layout import NHWC, Order, physical, transposed
+from pyasc.models.tflite_layout import NHWC, physical, transposed
 from pyasc.models.tflite_lowering import Lowering, refuse
 from pyasc.models.tflite_ops_conv import cut
 
@@ -201,32 +201,28 @@ def _bilinear(node: Node, size: tuple[int, ...], target: tuple[int, ...], scales
 
 
 def depth_to_space(lowering: Lowering, node: Node) -> None:
-    """By reshapes and one transposition, which hold for both of ONNX's modes."""
+    """DEPTH_TO_SPACE, which groups channels as ONNX's DCR does; for CRD the channels are put into that order before."""
     source, output = node.inputs[0], node.outputs[0]
     batch, channels, height, width = lowering.shape(source)
     block = int(node.attributes["blocksize"])
-    depth = channels // block**2
-    if node.attributes.get("mode", "DCR") == "DCR":
-        split_shape, place = (batch, height, width, block, block, depth), (0, 1, 3, 2, 4, 5)
-    else:
-        split_shape, place = (batch, height, width, depth, block, block), (0, 1, 4, 2, 5, 3)
-    _regroup(lowering, source, output, split_shape, place)
+    tensor = lowering.tensor(source, NHWC)
+    if node.attributes.get("mode", "DCR") == "CRD":
+        grouped = (batch * height * width, channels // block**2, block**2)
+        tensor = lowering.reshape(tensor, grouped, output)
+        inputs = [tensor, lowering.integers_constant([0, 2, 1], "perm")]
+        tensor = lowering.add("TRANSPOSE", inputs, physical(grouped, (0, 2, 1)), output, schema.TransposeOptionsT())
+        tensor = lowering.reshape(tensor, (batch, height, width, channels), output)
+    options = schema.DepthToSpaceOptionsT(blockSize=block)
+    result = lowering.add("DEPTH_TO_SPACE", [tensor], physical(lowering.shape(output), NHWC), output, options)
+    lowering.bind(output, result, NHWC)
 
 
 def space_to_depth(lowering: Lowering, node: Node) -> None:
-    """By reshapes and one transposition."""
+    """SPACE_TO_DEPTH."""
     source, output = node.inputs[0], node.outputs[0]
-    batch, channels, height, width = lowering.shape(source)
-    block = int(node.attributes["blocksize"])
-    split_shape = (batch, height // block, block, width // block, block, channels)
-    _regroup(lowering, source, output, split_shape, (0, 1, 3, 2, 4, 5))
-
-
-def _regroup(lowering: Lowering, source: str, output: str, split_shape: tuple[int, ...], place: Order) -> None:
-    tensor = lowering.reshape(lowering.tensor(source, NHWC), split_shape, output)
-    inputs = [tensor, lowering.integers_constant(place, "perm")]
-    moved = lowering.add("TRANSPOSE", inputs, physical(split_shape, place), output, schema.TransposeOptionsT(), 6)
-    result = lowering.reshape(moved, physical(lowering.shape(output), NHWC), output)
+    options = schema.SpaceToDepthOptionsT(blockSize=int(node.attributes["blocksize"]))
+    shape = physical(lowering.shape(output), NHWC)
+    result = lowering.add("SPACE_TO_DEPTH", [lowering.tensor(source, NHWC)], shape, output, options)
     lowering.bind(output, result, NHWC)
 
 

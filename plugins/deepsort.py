@@ -9,7 +9,6 @@ confirmed ones that were seen in the frame before, by overlap. Without appearanc
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +48,8 @@ class DeepSORTConfig:
         gating_only_position: gate matches by appearance with the centre of the box alone, not also aspect ratio and height.
         coast: put out also tracks that were last seen up to this many frames ago, where the motion model has them; the published
             program shows them for 1 frame.
-        frame_rate: frames a second that `max_age` and the motion noise refer to where frames come with times; None learns it
-            from the times.
+        frame_rate: frames a second, 0.001 to 1000, that `max_age` and the motion noise refer to where frames come with times; None
+            learns it from the times.
     """
 
     model: str | None = None
@@ -78,11 +77,26 @@ class DeepSORTConfig:
             ("n_init", self.n_init >= 1, "below 1"),
             ("min_confidence", 0 <= self.min_confidence <= 1, "not from 0 to 1"),
             ("coast", self.coast >= 0, "below 0"),
-            ("frame_rate", rate is None or 0 < rate < math.inf, "not a number of frames a second above 0"),
+            ("frame_rate", rate is None or 0.001 <= rate <= 1000, "not from 0.001 to 1000 frames a second"),
         )
         faults = [ConfigFault(key, f"{getattr(self, key)!r} is {wrong}") for key, right, wrong in checks if not right]
         if faults:
             raise ConfigError(faults)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What one frame shows: N detections, as (x, y, a, h) too, and their looks where the frame has such.
+
+    Attributes:
+        unit: (N, D) float32 unit vectors; zero where the look is not known.
+        known: (N,) bool.
+    """
+
+    found: Detections
+    xyah: NDArray[np.float64]
+    unit: NDArray[np.float32] | None
+    known: NDArray[np.bool_]
 
 
 class DeepSORT(Tracker, name="deepsort"):
@@ -150,11 +164,9 @@ class DeepSORT(Tracker, name="deepsort"):
         detections = _checked(detections)
         size = _picture_size(image, size)
         found, given = self._admit(detections, features)
-        vectors = self._appearance(found, image, given)
-        xyah = kalman.to_xyah(found.xyxy)
+        sight = self._look(found, image, given)
         self._advance(size, time_s)
-        rows, columns = self._associate(found, xyah, vectors)
-        self._absorb(found, xyah, vectors, rows, columns)
+        self._absorb(sight, *self._associate(sight))
         return self._table.output(self._table.confirmed & (self._table.misses <= self.config.coast))
 
     def _admit(
@@ -166,28 +178,29 @@ class DeepSORT(Tracker, name="deepsort"):
             if features.ndim != 2 or len(features) != len(detections):
                 raise ValueError(f"features have shape {features.shape}, not ({len(detections)}, D)")
         boxes = detections.xyxy
-        sound = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1) & np.isfinite(detections.score)
+        sound = (
+            np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1) & np.isfinite(detections.score)
+        )
         self.dropped += int((~sound).sum())
         keep = sound & (detections.score >= self.config.min_confidence)
         return detections[keep], features[keep] if features is not None else None
 
-    def _appearance(
-        self, found: Detections, image: NDArray[np.uint8] | None, given: NDArray[np.floating] | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
-        """Unit vectors (N, D) and which of them are known, or None for a frame without appearance."""
-        if given is None:
-            if self._model is None:
-                return None
+    def _look(self, found: Detections, image: NDArray[np.uint8] | None, given: NDArray[np.floating] | None) -> _Sight:
+        """The detections with what is known of their appearance."""
+        xyah = kalman.to_xyah(found.xyxy)
+        if given is None and self._model is not None:
             if image is None:
                 raise ValueError("deepsort: the appearance model needs the image of the frame")
             given = _embed(self._model, image, found.xyxy)
+        if given is None:
+            return _Sight(found, xyah, None, np.zeros(len(found), np.bool_))
         if len(found):
             if self._dim not in (None, given.shape[1]):
                 raise ValueError(f"features have {given.shape[1]} values each, those before had {self._dim}")
             self._dim = given.shape[1]
-        vectors, known = unit_vectors(given)
+        unit, known = unit_vectors(given)
         self.without_appearance += int((~known).sum())
-        return vectors, known
+        return _Sight(found, xyah, unit, known)
 
     def _advance(self, size: tuple[int, int] | None, time_s: float | None) -> None:
         """Bring the live tracks into this frame's pixels and time."""
@@ -204,27 +217,21 @@ class DeepSORT(Tracker, name="deepsort"):
         table.keep(table.age + tick.steps <= self.config.max_age)
         table.advance(tick.steps)
 
-    def _associate(
-        self,
-        found: Detections,
-        xyah: NDArray[np.float64],
-        vectors: tuple[NDArray[np.float32], NDArray[np.bool_]] | None,
-    ) -> Pairs:
+    def _associate(self, sight: _Sight) -> Pairs:
         """Pair rows of the table with detections: confirmed tracks by the cascade, then the recent of the rest by overlap."""
-        table, config = self._table, self.config
+        table, config, found = self._table, self.config, sight.found
         overlap = 1 - iou(table.states.xyxy(), np.asarray(found.xyxy, np.float64))
         if config.class_aware:
             overlap[table.class_id[:, None] != found.class_id[None]] = np.inf
         confirmed = np.flatnonzero(table.confirmed)
-        if vectors is None:
-            # By Mahalanobis distances the least certain tracks, whose gate is the widest, take the detections of others: on the
-            # six MOTChallenge sequences of the tests that made two thirds more identity switches than overlap.
-            cost, limit = overlap[confirmed], config.max_iou_distance
-        else:
-            cost, limit = (
-                self._appearance_cost(confirmed, np.isfinite(overlap), xyah, *vectors),
-                config.max_cosine_distance,
-            )
+        # Without looks, Mahalanobis distances in the place of overlaps would be the paper's other choice. By them the least
+        # certain tracks, whose gates are the widest, take the detections of others: that made two thirds more identity
+        # switches on the MOTChallenge sequences of the tests.
+        cost, limit = overlap[confirmed], config.max_iou_distance
+        if sight.unit is not None:
+            allowed = np.isfinite(overlap[confirmed])
+            cost = self._appearance_cost(confirmed, allowed, sight.xyah, sight.unit, sight.known)
+            limit = config.max_cosine_distance
         rows, columns = cascade(cost, limit, table.misses[confirmed])
         rows = confirmed[rows]
         recent, free = table.misses == 1, np.ones(len(found), np.bool_)
@@ -244,30 +251,23 @@ class DeepSORT(Tracker, name="deepsort"):
         """Cosine distances of confirmed tracks and detections, infinite outside the gate of the motion."""
         position_only = self.config.gating_only_position
         distance = kalman.gating_distance(self._table.states[confirmed], xyah, position_only)
-        inside = (distance <= kalman.CHI2_95[2 if position_only else 4]) & allowed[confirmed] & known
+        inside = (distance <= kalman.CHI2_95[2 if position_only else 4]) & allowed & known
         return cosine_distances([self._table.gallery[row] for row in confirmed], unit, inside)
 
-    def _absorb(
-        self,
-        found: Detections,
-        xyah: NDArray[np.float64],
-        vectors: tuple[NDArray[np.float32], NDArray[np.bool_]] | None,
-        rows: NDArray[np.int64],
-        columns: NDArray[np.int64],
-    ) -> None:
-        """Correct matched tracks, end tentative ones that were missed, start new ones, and remember appearances."""
-        table = self._table
+    def _absorb(self, sight: _Sight, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        """Correct matched tracks, end tentative ones that were missed, start new ones, and remember looks."""
+        table, found = self._table, sight.found
         new = np.ones(len(found), np.bool_)
         new[columns] = False
         started = np.flatnonzero(new)
-        table.correct(rows, found[columns], xyah[columns])
-        table.append(found[started], xyah[started], self.config.nn_budget)
-        if vectors is not None:
-            unit, known = vectors
-            owners = np.concatenate([rows, np.arange(len(table) - len(started), len(table))])
+        before = len(table)
+        table.correct(rows, found[columns], sight.xyah[columns])
+        table.append(found[started], sight.xyah[started], self.config.nn_budget)
+        if sight.unit is not None:
+            owners = np.concatenate([rows, np.arange(before, len(table))])
             for row, column in zip(owners, np.concatenate([columns, started]), strict=True):
-                if known[column]:
-                    table.gallery[row].add(unit[column])
+                if sight.known[column]:
+                    table.gallery[row].add(sight.unit[column])
         table.confirmed |= table.hits >= self.config.n_init
         table.keep(table.confirmed | (table.misses == 0))
 

@@ -14,6 +14,8 @@ _log = logging.getLogger(__name__)
 _JITTER = 1 / 3
 # The period is the median of this many intervals: a new frame rate is the usual one after half of them.
 _WINDOW = 64
+# Intervals outside of this range are no frame periods: the same picture again, or a clock gone mad.
+_SHORTEST_S, _LONGEST_S = 1e-6, 1e9
 
 
 class Tick(NamedTuple):
@@ -45,14 +47,15 @@ class FrameClock:
     def tick(self, time_s: float | None) -> Tick:
         """Take the time of the next frame, in seconds; None means one period after the last.
 
-        A time that does not come after the last one, or is not a number, counts as one period and is logged once.
+        A time that does not come after the last one by at least a microsecond, or is not a number, counts as one period and is
+        logged once.
         """
         if time_s is None:
             if self._last_s is not None and self._period_s is not None:
                 self._last_s += self._period_s
             return Tick(1.0, 1.0)
         last_s = self._last_s
-        if not math.isfinite(time_s) or (last_s is not None and time_s <= last_s):
+        if not math.isfinite(time_s) or (last_s is not None and time_s - last_s < _SHORTEST_S):
             if not self._warned:
                 _log.warning("frame time %s after %s does not go forward, counted as one frame period", time_s, last_s)
                 self._warned = True
@@ -62,7 +65,7 @@ class FrameClock:
         self._last_s = time_s
         if last_s is None:
             return Tick(1.0, 1.0)
-        interval_s = time_s - last_s
+        interval_s = min(time_s - last_s, _LONGEST_S)
         stretch = 1.0 if self._fixed else self._learn(interval_s)
         assert self._period_s is not None
         steps = interval_s / self._period_s

@@ -72,3 +72,9 @@ def test_a_new_rate_becomes_the_period_after_a_while() -> None:
 def test_a_given_rate_stays() -> None:
     clock = FrameClock(30)
     assert {clock.tick(k * 4 / 30) for k in range(1, 300)} == {Tick(1.0, 1.0), Tick(4.0, 1.0)}
+
+
+def test_no_interval_is_too_odd() -> None:
+    clock = FrameClock()
+    times: list[float | None] = [-1e308, 1e308, 0.0, 5e-324, 1e-6, 1.0, 1.0 + 1e-12, 1e9]
+    assert all(math.isfinite(step) and step > 0 for step in steps(clock, times))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -476,3 +478,13 @@ def test_tracking_without_a_model_is_said_once(caplog: pytest.LogCaptureFixture)
     assert [record.getMessage() for record in caplog.records if "no appearance model" in record.getMessage()] == [
         "deepsort: no appearance model, tracking by motion and overlap alone (device npu unused)"
     ]
+
+
+def test_the_manual_lists_every_option_and_its_default() -> None:
+    manual = (Path(__file__).parent.parent.parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+    rows = dict(
+        re.findall(r"^\| `(\w+)` \| ([^|]+) \|", manual.split("## DeepSORT")[1].split("\n## ")[0], re.MULTILINE)
+    )
+    words = {"none": None, "learnt": None, "true": True, "false": False, "auto": "auto"}
+    said = {name: words[text] if (text := cell.strip(" `")) in words else float(text) for name, cell in rows.items()}
+    assert said == {field.name: field.default for field in dataclasses.fields(DeepSORT.Config)}

@@ -64,9 +64,14 @@ def dump_manifest(manifest: Manifest, sha256: Mapping[str, str]) -> bytes:
         manifest: not checked here; `parse_manifest` does that.
         sha256: for each other entry of the archive, hexadecimal.
     """
-    document = {"format_version": manifest.format_version, **_plain(manifest), "sha256": dict(sorted(sha256.items()))}
+    document = {**manifest_values(manifest), "sha256": dict(sorted(sha256.items()))}
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in document.items())
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "surrogatepass")
+
+
+def manifest_values(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as JSON values, without the hashes."""
+    return {"format_version": manifest.format_version, **_plain(manifest)}
 
 
 def parse_manifest(raw: bytes) -> tuple[Manifest, dict[str, str]]:

@@ -13,6 +13,8 @@ _LABELS_SHOWN = 12
 _OPERATORS_SHOWN = 40
 # Wide enough for the longest row: a table takes only what it needs.
 _PIPE_COLUMNS = 1_000
+# A hash that is folded over several lines helps nobody: a narrow terminal shows its first digits, as version control does.
+_WIDE_COLUMNS, _SHA256_DIGITS, _SHORT_DIGITS = 150, 64, 12
 
 
 def show(report: Mapping[str, Any]) -> None:
@@ -21,7 +23,8 @@ def show(report: Mapping[str, Any]) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_COLUMNS
-    for table in (_facts(report), _parts(report), _plan(report)):
+    digits = _SHA256_DIGITS if console.width >= _WIDE_COLUMNS else _SHORT_DIGITS
+    for table in (_facts(report), _parts(report, digits), _plan(report)):
         _print(console, table)
 
 
@@ -100,7 +103,7 @@ def _postprocess(head: Mapping[str, Any]) -> str:
     )
 
 
-def _parts(report: Mapping[str, Any]) -> Table:
+def _parts(report: Mapping[str, Any], digits: int) -> Table:
     table = _table("part", "for", "format", "precision", "input", "size", "SHA-256")
     for part in report["variants"]:
         table.add_row(
@@ -110,7 +113,7 @@ def _parts(report: Mapping[str, Any]) -> Table:
             part["precision"],
             _tensor(part["inputs"][0]),
             _size(part["size_bytes"]),
-            part["sha256"],
+            part["sha256"][:digits],
         )
     graph = report["graph"]
     table.add_row(
@@ -120,7 +123,7 @@ def _parts(report: Mapping[str, Any]) -> Table:
         report["precision"],
         _tensor(report["inputs"][0]),
         _size(graph["size_bytes"]),
-        graph["sha256"],
+        graph["sha256"][:digits],
     )
     return table
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from pyasc.errors import ModelFormatError
 from pyasc.models.archive import open_archive
+from pyasc.models.asc_zip import read_zip
 
 VARIANT = "variants/cpu/model.tflite"
 LOCAL = ["magic", "needed", "flags", "method", "time", "date", "crc", "packed", "size", "name_length", "extra_length"]
@@ -426,3 +427,13 @@ def test_without_verification_only_the_data_is_trusted(small_asc: Path) -> None:
     small_asc.write_bytes(with_manifest(parts_of(small_asc), lambda d: d.update(task="cook")))
     with pytest.raises(ModelFormatError, match="task"):
         open_archive(small_asc, verify=False)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.99])
+def test_a_file_that_shrinks_while_it_is_opened(small_asc: Path, share: float) -> None:
+    """Its size is asked once; what follows reads it with bounds, so that a shorter file is an error and not a signal."""
+    size = small_asc.stat().st_size
+    with small_asc.open("r+b") as file:
+        file.truncate(int(size * share))
+        with pytest.raises(ModelFormatError, match="the file ends at byte"):
+            read_zip(file.fileno(), size)

@@ -23,6 +23,12 @@ _U16 = struct.Struct("<H")
 _TYPE_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 15: 4, 16: 2, 18: 2}
 _PACKED_BITS = {17: 4, 19: 2, 20: 4}
 _STRING = 5
+_ZERO_POINTS = {3: (0, 255), 9: (-128, 127)}  # uint8, int8; wider integers and packed ones are symmetric
+
+# CONV_2D, DEPTHWISE_CONV_2D, FULLY_CONNECTED scale each output channel by input scale * weight scale / output scale.
+# XNNPACK takes this factor from 2^-32 to 256 (its qs8 operators' `create` functions), and LiteRT 2.3 frees memory twice on others.
+_RESCALING = (3, 4, 9)
+_RESCALE_RANGE = (2.0**-32, 256.0)
 
 # BuiltinOptions with a vector or string in them: option type to {field: bytes an element}; all others hold numbers alone.
 _OPTION_VECTORS = {3: {1: 4, 2: 4}, 17: {0: 4}, 30: {0: 4}, 111: {0: 1, 1: 1}, 115: {0: 4}}
@@ -141,6 +147,12 @@ class _Table:
         start, count = self._buffer.vector(self._target(field), 4)
         return struct.unpack_from(f"<{count}i", self._buffer.data, start)
 
+    def long_integers(self, field: int) -> tuple[int, ...]:
+        if not self.has(field):
+            return ()
+        start, count = self._buffer.vector(self._target(field), 8)
+        return struct.unpack_from(f"<{count}q", self._buffer.data, start)
+
     def floats(self, field: int) -> tuple[float, ...]:
         if not self.has(field):
             return ()
@@ -165,6 +177,7 @@ class _Tensor:
     type: int
     constant: bool
     variable: bool
+    scales: tuple[float, ...]
 
 
 class _Model:
@@ -178,15 +191,12 @@ class _Model:
         if root.vector_length(8, 4) or root.vector_length(9, 4):
             raise _DamagedError("it keeps data in other files")
         root.text(3)
-        operator_codes = root.tables(1)
-        for code in operator_codes:
-            code.text(1)
-            code.number(0, 1), code.number(2, 4), code.number(3, 4)
+        operator_codes = [_operator_code(code) for code in root.tables(1)]
         buffers = self._buffer_sizes()
         subgraphs = root.tables(2)
         if not subgraphs:
             raise _DamagedError("it holds no graph")
-        counts = [self._subgraph(subgraph, len(operator_codes), buffers) for subgraph in subgraphs]
+        counts = [self._subgraph(subgraph, operator_codes, buffers) for subgraph in subgraphs]
         self._extras(len(buffers), counts)
 
     def _buffer_sizes(self) -> list[int]:
@@ -197,7 +207,7 @@ class _Model:
             sizes.append(table.vector_length(0, 1))
         return sizes
 
-    def _subgraph(self, subgraph: _Table, operator_codes: int, buffers: list[int]) -> int:
+    def _subgraph(self, subgraph: _Table, operator_codes: list[int], buffers: list[int]) -> int:
         subgraph.text(4)
         tensors = [_tensor(table, buffers) for table in subgraph.tables(0)]
         inputs, outputs = subgraph.integers(1), subgraph.integers(2)
@@ -230,6 +240,13 @@ class _Model:
                 _check_indices("a tensor of a signature", (entry.number(1, 4, signed=False),), tensor_counts[graph])
 
 
+def _operator_code(table: _Table) -> int:
+    """The builtin operator: codes over 127 are in the newer field (schema.fbs, OperatorCode)."""
+    table.text(1)
+    table.number(2, 4)
+    return max(table.number(0, 1), table.number(3, 4))
+
+
 def _tensor(table: _Table, buffers: list[int]) -> _Tensor:
     name, shape = table.text(3), table.integers(0)
     kind, buffer = table.number(1, 1), table.number(2, 4, signed=False)
@@ -249,30 +266,34 @@ def _tensor(table: _Table, buffers: list[int]) -> _Tensor:
     constant = buffers[buffer] > 0
     if constant and kind != _STRING and buffers[buffer] != size:
         raise _DamagedError(f"tensor {name!r} of shape {shape} has {buffers[buffer]} bytes instead of {size}")
-    _quantization(table.table(4), name, shape)
-    return _Tensor(name, shape, kind, constant, bool(table.number(5, 1)))
+    scales = _quantization(table.table(4), name, shape, kind)
+    return _Tensor(name, shape, kind, constant, bool(table.number(5, 1)), scales)
 
 
-def _quantization(table: _Table | None, name: str, shape: tuple[int, ...]) -> None:
+def _quantization(table: _Table | None, name: str, shape: tuple[int, ...], kind: int) -> tuple[float, ...]:
     if table is None:
-        return
+        return ()
     table.floats(0), table.floats(1)
-    scales = table.floats(2)
-    zero_points = table.vector_length(3, 8)
+    scales, zero_points = table.floats(2), table.long_integers(3)
     if table.number(4, 1) or table.has(5):
         raise _DamagedError(f"tensor {name!r} has a quantisation of its own kind")
     axis = table.number(6, 4)
     if scales and not all(math.isfinite(scale) and scale > 0 for scale in scales):
         raise _DamagedError(f"tensor {name!r} has a scale that is not positive")
-    if zero_points not in (0, 1, len(scales)):
-        raise _DamagedError(f"tensor {name!r} has {len(scales)} scales and {zero_points} zero points")
+    if len(zero_points) not in (0, 1, len(scales)):
+        raise _DamagedError(f"tensor {name!r} has {len(scales)} scales and {len(zero_points)} zero points")
+    lowest, highest = _ZERO_POINTS.get(kind, (0, 0))
+    if scales and not all(lowest <= zero_point <= highest for zero_point in zero_points):
+        raise _DamagedError(f"tensor {name!r} has a zero point outside of {lowest} to {highest}")
     if len(scales) > 1 and not (0 <= axis < len(shape) and shape[axis] == len(scales)):
         raise _DamagedError(f"tensor {name!r} of shape {shape} has {len(scales)} scales on axis {axis}")
+    return scales
 
 
-def _operator(operator: _Table, number: int, codes: int, tensors: list[_Tensor], there: set[int]) -> None:
+def _operator(operator: _Table, number: int, codes: list[int], tensors: list[_Tensor], there: set[int]) -> None:
     """Check one operator, and note in `there` what it computes."""
-    if operator.number(0, 4, signed=False) >= codes:
+    code = operator.number(0, 4, signed=False)
+    if code >= len(codes):
         raise _DamagedError(f"operator {number} is of no kind")
     inputs, outputs = operator.integers(1), operator.integers(2)
     _check_indices(f"an input of operator {number}", (index for index in inputs if index != -1), len(tensors))
@@ -292,6 +313,18 @@ def _operator(operator: _Table, number: int, codes: int, tensors: list[_Tensor],
     if operator.number(11, 1) or operator.has(12):
         raise _DamagedError(f"operator {number} has StableHLO options, which PyASC does not take")
     _options(operator, number)
+    if codes[code] in _RESCALING:
+        _rescaling(number, inputs, outputs, tensors)
+
+
+def _rescaling(number: int, inputs: tuple[int, ...], outputs: tuple[int, ...], tensors: list[_Tensor]) -> None:
+    if len(inputs) < 2 or len(outputs) != 1 or -1 in inputs[:2]:
+        raise _DamagedError(f"operator {number} has {len(inputs)} inputs and {len(outputs)} outputs")
+    source, weights, target = (tensors[index].scales for index in (*inputs[:2], outputs[0]))
+    if len(source) == len(target) == 1:
+        lowest, highest = _RESCALE_RANGE
+        if not all(lowest <= source[0] * scale / target[0] < highest for scale in weights):
+            raise _DamagedError(f"operator {number} has scales that no engine can compute with")
 
 
 def _options(operator: _Table, number: int) -> None:

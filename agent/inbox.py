@@ -1,0 +1,64 @@
+"""What the threads of the control process hand to its main loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Any
+
+
+class Inbox:
+    """Messages in order, read by one thread.
+
+    Three ways in: `post` always takes (for what is bounded elsewhere), `offer` refuses when the inbox is full (for what outsiders
+    send), `put` waits for room (for what must not be lost and can be held back).
+    """
+
+    def __init__(self, limit: int = 2000) -> None:
+        self._limit = limit
+        self._items: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def post(self, item: Any) -> None:
+        """Add without a bound."""
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def offer(self, item: Any) -> bool:
+        """Add unless full; False when it was refused."""
+        with self._changed:
+            if len(self._items) >= self._limit:
+                return False
+            self._items.append(item)
+            self._changed.notify_all()
+            return True
+
+    def put(self, item: Any) -> None:
+        """Wait for room and add; after `close` it is thrown away."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._items) < self._limit)
+            if not self._closed:
+                self._items.append(item)
+                self._changed.notify_all()
+
+    def take(self, timeout_s: float) -> list[Any]:
+        """All items that are there, after waiting up to `timeout_s` for the first."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while not self._items:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    break
+            items = list(self._items)
+            self._items.clear()
+            self._changed.notify_all()
+        return items
+
+    def close(self) -> None:
+        """Let go of writers that wait."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -25,6 +25,8 @@ _MAX_ROUNDS = 64
 _MAX_ELEMENTS = 1 << 28
 # Before opset 7 the arithmetic operators broadcast by other rules.
 _FIRST_OPSET = 7
+# From here on initializers need not stand among the inputs.
+_IR_VERSION = 4
 
 
 @dataclass
@@ -107,10 +109,10 @@ def read_graph(model: onnx.ModelProto, supported: Collection[str]) -> Graph:
         raise ConversionError("the graph has no input or no output")
     nodes = _needed(model.graph.node, outputs)
     _check_operators(nodes, {value.name for value in inputs}, supported)
-    _check_model(model)
+    _check(_skeleton(model, nodes, inputs, outputs, constants))
     folder = Folder(model, constants)
     for _ in range(_MAX_ROUNDS):
-        types = _infer(model, nodes, inputs, outputs, constants)
+        types = _infer(_skeleton(model, nodes, inputs, outputs, constants))
         left = folder.fold(nodes, types)
         if len(left) == len(nodes):
             break
@@ -158,13 +160,6 @@ def _check_operators(nodes: list[onnx.NodeProto], inputs: set[str], supported: C
         computed.update(node.output)
 
 
-def _check_model(model: onnx.ModelProto) -> None:
-    try:
-        onnx.checker.check_model(model)
-    except (onnx.checker.ValidationError, ValueError) as error:
-        raise ConversionError(f"the ONNX model is not valid: {first_line(error)}") from error
-
-
 def _needed(nodes: Iterable[onnx.NodeProto], outputs: list[str]) -> list[onnx.NodeProto]:
     """The nodes that some output depends on, in their order."""
     wanted = set(outputs)
@@ -176,17 +171,16 @@ def _needed(nodes: Iterable[onnx.NodeProto], outputs: list[str]) -> list[onnx.No
     return kept[::-1]
 
 
-def _infer(
+def _skeleton(
     model: onnx.ModelProto,
     nodes: list[onnx.NodeProto],
     inputs: list[onnx.ValueInfoProto],
     outputs: list[str],
     constants: dict[str, NDArray[Any]],
-) -> Types:
-    """The type of every value.
+) -> onnx.ModelProto:
+    """The model without stored shapes, which may be stale, and with those constants alone that can be part of shape arithmetic.
 
-    Works on a skeleton: no stored shapes, which may be stale, and of the constants only those that can be part of shape arithmetic,
-    because inference copies what it is given.
+    The other constants stand among the inputs; checker and inference would copy their data.
     """
     used = {name for node in nodes for name in node.input}
     graph = onnx.GraphProto(name="skeleton")
@@ -200,13 +194,31 @@ def _infer(
         else:
             dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, array.shape))
-    skeleton = onnx.ModelProto(ir_version=model.ir_version, graph=graph)
+    skeleton = onnx.ModelProto(ir_version=max(model.ir_version, _IR_VERSION), graph=graph)
     skeleton.opset_import.extend(model.opset_import)
+    return skeleton
+
+
+def _check(skeleton: onnx.ModelProto) -> None:
+    """Let ONNX's checker see the nodes: known operators and attributes, single assignment, topological order."""
+    checked = onnx.ModelProto()
+    checked.CopyFrom(skeleton)
+    for value in checked.graph.output:
+        # The checker asks for a type and shape of outputs, and does not compare them with anything.
+        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, []))
+    try:
+        onnx.checker.check_model(checked)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise ConversionError(f"the ONNX graph is not valid: {first_line(error)}") from error
+
+
+def _infer(skeleton: onnx.ModelProto) -> Types:
+    """The type of every value, inputs too, that ONNX's inference can tell."""
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ConversionError(f"the shapes do not fit together: {first_line(error)}") from error
-    known = [*inferred.graph.value_info, *inferred.graph.output]
+    known = [*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output]
     return {value.name: value.type for value in known if value.type.HasField("tensor_type")}
 
 

@@ -22,9 +22,10 @@ class EventMaker:
     """Makes the events of one stream. Used from one thread.
 
     `enter` comes with the first frame that shows a track, `leave` when it was not seen for `leave_after_s` seconds of the stream's
-    time or the stream ends. A track that is seen again after its `leave` enters again. The same two types with `zone` tell of its
-    stay in a zone, `cross` with `line` and `direction` of crossings. All look at the middle of the box's lower side, where people
-    and cars touch the ground, held inside the picture.
+    time or the stream ends; its `reason` is `not-seen`, `stream-lost`, `end-of-stream`, `stopped` or `failed`. A track that is seen
+    again after its `leave` enters again. The same two types with `zone` tell of its stay in a zone, `cross` with `line` and
+    `direction` of crossings. All look at the middle of the box's lower side, where people and cars touch the ground, held inside
+    the picture.
 
     Args:
         zones, lines: in 0..1 of the picture, so they scale with it.
@@ -42,7 +43,7 @@ class EventMaker:
     def update(self, tracks: Tracks, frame: Frame) -> list[Event]:
         """Take the tracks of the next frame; the events in the order in which they happened."""
         self._now = frame.time
-        events = self._expire(frame.clock)
+        events = self._expire(frame.clock, "not-seen")
         aspect = frame.width / frame.height
         boxes = relative_boxes(tracks.xyxy.tolist(), frame.width, frame.height)
         rows = zip(tracks.track_id.tolist(), tracks.label, tracks.score.tolist(), boxes, strict=True)
@@ -57,17 +58,26 @@ class EventMaker:
             events += track.move(aspect, frame.time)
         return events
 
+    def expire(self, clock: float, time_s: float) -> list[Event]:
+        """Take that the stream is interrupted: who was not seen for long enough leaves.
+
+        Args:
+            clock, time_s: now, as in `Frame`.
+        """
+        self._now = max(self._now, time_s)
+        return self._expire(clock, "stream-lost")
+
     def close(self, reason: str) -> list[Event]:
         """Every track leaves, for this reason, at the time of the last frame."""
         events = [event for track in self._present.values() for event in track.leave(self._now, reason)]
         self._present.clear()
         return events
 
-    def _expire(self, clock: float) -> list[Event]:
+    def _expire(self, clock: float, reason: str) -> list[Event]:
         gone = [track for track in self._present.values() if clock - track.seen_clock > self._leave_after_s]
         for track in gone:
             del self._present[track.number]
-        return [event for track in gone for event in track.leave(self._now, "not-seen")]
+        return [event for track in gone for event in track.leave(self._now, reason)]
 
 
 class _Presence:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from pyasc.agent.frame_queue import FrameQueue, Policy
+from pyasc.agent.bounded_queue import BoundedQueue, Policy
 from pyasc.agent.sources import Reader, Source, Transport, open_reader
 from pyasc.errors import StreamError
 from pyasc.types import Frame
@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 
 State = Literal["connecting", "running", "reconnecting", "ended"]
 
+# Decoded frames that wait; one of 1080 lines is 6 MB.
+_CAPACITY: dict[Policy, int] = {"all": 4, "newest": 1}
 # A lost camera is noticed within this time.
 LOSS_S = 5.0
 _RETRY_FIRST_S, _RETRY_LAST_S = 0.5, 30.0
@@ -89,7 +91,7 @@ class Producer:
         self.fps = 0.0
         self.live: bool | None = True if source.kind == "camera" or source.rtsp else None
         self.reconnects = 0
-        self.frames = FrameQueue("all")
+        self.frames: BoundedQueue[Frame] = BoundedQueue(_CAPACITY["all"])
         self.opened = threading.Event()
         self._source, self._options = source, options
         self._stall_s = min(options.timeout_s, LOSS_S) if source.kind in ("camera", "network") else options.timeout_s
@@ -217,7 +219,8 @@ class Producer:
         if self.live is None or not self.opened.is_set():
             self.live = reader.live
             own: Policy = "newest" if reader.live or options.realtime else "all"
-            self.frames.set_policy(options.policy or own)
+            policy = options.policy or own
+            self.frames.configure(_CAPACITY[policy], policy)
         self.width, self.height, self.fps = reader.width, reader.height, reader.fps
         self.opened.set()
 

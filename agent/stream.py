@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pyasc.agent.frame_queue import Policy
+from pyasc.agent.bounded_queue import Policy
 from pyasc.agent.producer import Options, Producer, State
 from pyasc.agent.sources import Transport, parse_source
 from pyasc.errors import StreamError

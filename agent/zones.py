@@ -6,11 +6,13 @@ Coordinates are 0..1 of the picture's width and height, y downwards, so that the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Point = tuple[float, float]
+# Name to points, as in a configuration.
+Shapes = Mapping[str, Sequence[Sequence[float]]]
 Direction = Literal["in", "out"]
 
 # Frames in a row that a track must be seen inside (outside) before it has entered (left) a zone.
@@ -134,14 +136,14 @@ class LinePassage:
         return self.line.beside(last_x + part * (x - last_x), last_y + part * (y - last_y), aspect)
 
 
-def make_zones(shapes: dict[str, Sequence[Sequence[float]]] | None) -> tuple[Zone, ...]:
+def make_zones(shapes: Shapes | None) -> tuple[Zone, ...]:
     """Zones of a configuration: name to corners."""
     return tuple(
         Zone(name, tuple((float(x), float(y)) for x, y in corners)) for name, corners in (shapes or {}).items()
     )
 
 
-def make_lines(shapes: dict[str, Sequence[Sequence[float]]] | None) -> tuple[Line, ...]:
+def make_lines(shapes: Shapes | None) -> tuple[Line, ...]:
     """Lines of a configuration: name to the two ends."""
     return tuple(
         Line(name, (float(start[0]), float(start[1])), (float(end[0]), float(end[1])))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,44 @@ def shared() -> Path:
 def demo_dir() -> Path:
     """The shipped demo data."""
     return ROOT / "demo"
+
+
+@pytest.fixture(scope="session")
+def blobs() -> Iterator[Path]:
+    """Installs the plugins `blobs` and `nearest` of tests/blobs: the folder to put on the path of other processes too."""
+    folder = ROOT / "tests" / "blobs"
+    sys.path.append(str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="session")
+def blob_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clip with known answers: 70 frames of 200x100 pixels, 10 a second.
+
+    A red square of 20x20 walks from left to right, its foot at (22 + 4 k, 80) in frame k, and is out of the picture from frame 48
+    on. A green one stands with its foot at (150, 40) in the frames 10 to 24.
+    """
+    import cv2
+    import numpy as np
+
+    path = tmp_path_factory.mktemp("blobs") / "blobs.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10.0, (200, 100))
+    assert writer.isOpened()
+    for k in range(70):
+        image = np.zeros((100, 200, 3), np.uint8)
+        image[60:80, 12 + 4 * k : 32 + 4 * k] = (0, 0, 255)
+        if 10 <= k <= 24:
+            image[20:40, 140:160] = (0, 255, 0)
+        writer.write(image)
+    writer.release()
+    return path
+
+
+@pytest.fixture(scope="session")
+def blob_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with `blobs.asc`, which the plugin `blobs` takes, and `bad.asc`, which it refuses."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "blobs.asc").write_bytes(b"blobs")
+    (folder / "bad.asc").write_bytes(b"something else")
+    return folder

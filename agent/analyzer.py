@@ -1,0 +1,362 @@
+"""`EdgeAnalyzer`: a stream through a detector and a tracker, the stages side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pyasc.agent.bounded_queue import BoundedQueue
+from pyasc.agent.events import LEAVE_AFTER_S, Event, EventMaker
+from pyasc.agent.rules import Rule, parse_rule
+from pyasc.agent.stream import Stream
+from pyasc.agent.zones import Shapes, make_lines, make_zones
+from pyasc.errors import ConfigError, ConfigFault, PluginError, PyascError
+from pyasc.types import Detections, Frame, Tracks
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+# Frames between two stages: enough that one does not wait for the other's usual unevenness.
+_QUEUE_FRAMES = 2
+_POLL_S = 0.2
+_JOIN_S = 5.0
+# Share of the past in the average time of a stage.
+_MEMORY = 0.9
+
+
+class Step(NamedTuple):
+    """What one step of an analysis gave.
+
+    Attributes:
+        frame: the frame that is done; None when none was for a moment, and in the last step.
+        found: its tracks, or detections without a tracker.
+        events: what happened, in order.
+    """
+
+    frame: Frame | None
+    found: Detections | None
+    events: Sequence[Event]
+
+
+class EdgeAnalyzer:
+    """Finds and follows objects in a stream; where the detector runs may depend on the stream.
+
+    Args:
+        detector: a detector plugin, a detection model, or the path of one; callable with a picture or with `detect`.
+        tracker: a tracker plugin, its name, or None to get plain detections.
+        route: where the detector runs: entries `{"when": "resolution > 1080", "device": "mlu220"}`, the first whose condition
+            holds; without `when` it always does. Where none holds the device stays.
+        zones: name to the corners, in 0..1 of the picture; needs a tracker, as lines and events do.
+        lines: name to the two ends.
+        leave_after_s: how long a track may be unseen before it has left.
+
+    A subclass may override `process` to choose the device, and may set `detector` and `tracker` itself in its own `__init__`.
+
+    Attributes:
+        detector, tracker: as given, loaded where a path or a name was given. `close` closes both.
+        events: those that came with the frame that `run` yielded last; after its end, whatever ended it, those of the ending.
+            Empty without a tracker.
+
+    Raises:
+        ConfigError: a route that is not one, or zones without a tracker.
+        PluginError, DeviceError, ModelFormatError: from loading.
+    """
+
+    detector: Any = None
+    tracker: Any = None
+    events: Sequence[Event] = ()
+    # Here and not in __init__ alone, for subclasses whose own does not call it.
+    _route: Sequence[tuple[Rule | None, str]] = ()
+    _routed: str | None = None
+    _zones: Shapes | None = None
+    _lines: Shapes | None = None
+    _leave_after_s = LEAVE_AFTER_S
+    _active: _Run | None = None
+
+    def __init__(
+        self,
+        detector: Any = None,
+        tracker: Any = None,
+        *,
+        route: Sequence[Mapping[str, str]] | None = None,
+        zones: Shapes | None = None,
+        lines: Shapes | None = None,
+        leave_after_s: float = LEAVE_AFTER_S,
+    ) -> None:
+        self._route = _parse_route(route or ())
+        self._zones, self._lines = zones, lines
+        self._leave_after_s = leave_after_s
+        if tracker is None and (zones or lines):
+            raise ConfigError("zones and lines need a tracker")
+        self.detector = _load_detector(detector)
+        self.tracker = _load_tracker(tracker)
+
+    def process(self, stream: Stream) -> None:
+        """Choose where the detector runs; called before the first frame and whenever the stream's resolution changes.
+
+        This one follows the route. The tracker and its identities are not touched.
+        """
+        facts: dict[str, float] = {"resolution": stream.resolution, "width": stream.width, "height": stream.height}
+        if stream.fps:
+            facts["fps"] = stream.fps
+        for rule, device in self._route:
+            if rule is None or rule.holds(facts):
+                if device != self._routed:
+                    self.detector.config_device(device)
+                    _log.info("%s: %dx%d goes to %s", stream.source, stream.width, stream.height, device)
+                self._routed = device
+                return
+
+    def run(self, stream: Stream) -> Iterator[tuple[Frame, Any]]:
+        """Analyse a stream to its end.
+
+        Detector and tracker run in threads of their own, so while frame k is detected, k - 1 is tracked and k + 1 decoded. The
+        order is kept. The tracker begins anew. The stream stays the caller's to close; ending the iteration ends the threads.
+
+        Yields:
+            each frame with its `Tracks`, or `Detections` without a tracker.
+        Raises:
+            StreamError: the source broke.
+            PyascError, Exception: what detector or tracker raised.
+        """
+        before: list[Event] = []
+        with contextlib.closing(self.steps(stream)) as steps:
+            for step in steps:
+                before += step.events
+                if step.frame is not None:
+                    self.events, before = before, []
+                    yield step.frame, step.found
+        self.events = [*before, *self.events]
+
+    def steps(self, stream: Stream) -> Generator[Step, None, None]:
+        """Like `run`, with the events beside the frames, and a step without a frame whenever none is done for a moment.
+
+        A live stream that is interrupted goes on giving steps, so that the tracks of before the interruption leave in time.
+        """
+        if self.detector is None:
+            raise ConfigError("the analyzer has no detector")
+        if self._active is not None:
+            raise PyascError("the analyzer is running already: it works on one stream at a time")
+        maker = EventMaker(make_zones(self._zones), make_lines(self._lines), self._leave_after_s)
+        self.events = ()
+        run = self._active = _Run(self, stream)
+        reason = "stopped"
+        try:
+            while not run.ended:
+                item = run.get(_POLL_S)
+                if item is not None:
+                    frame, found = item
+                    yield Step(frame, found, maker.update(found, frame) if isinstance(found, Tracks) else ())
+                elif stream.state == "reconnecting" and run.idle:
+                    yield Step(None, None, maker.expire(time.monotonic(), time.time()))
+                else:
+                    yield Step(None, None, ())
+            reason = "end-of-stream"
+        except Exception:
+            reason = "failed"
+            raise
+        finally:
+            self._active = None
+            run.stop()
+            self.events = maker.close(reason)
+
+    def stats(self) -> dict[str, Any]:
+        """What the running stages do; empty when nothing runs.
+
+        `stages`: for `detect` and `track` the frames done and `ms`, the moving average time of one; `queues`: frames that wait
+        before each stage; `dropped`: frames of the stream that nobody took.
+        """
+        run = self._active
+        return {} if run is None else run.stats()
+
+    def stalled(self) -> tuple[str, float] | None:
+        """The stage that has been busy with one frame for the longest, and for how many seconds; None when all are idle."""
+        run = self._active
+        return None if run is None else run.stalled()
+
+    def close(self) -> None:
+        """Release detector and tracker; a second call does nothing."""
+        for part in (self.detector, self.tracker):
+            close = getattr(part, "close", None)
+            if close is not None:
+                close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Run:
+    """The threads and queues of one run."""
+
+    def __init__(self, analyzer: EdgeAnalyzer, stream: Stream) -> None:
+        self._analyzer, self._stream = analyzer, stream
+        self._detect = _detect_of(analyzer.detector)
+        self._stop = threading.Event()
+        self._detected: BoundedQueue[tuple[Frame, Detections]] = BoundedQueue(_QUEUE_FRAMES)
+        self._tracked: BoundedQueue[tuple[Frame, Detections]] = BoundedQueue(_QUEUE_FRAMES)
+        self._output = self._detected if analyzer.tracker is None else self._tracked
+        self._clocks = {"detect": _StageClock()}
+        self._threads = [threading.Thread(target=self._detect_all, name="detect", daemon=True)]
+        if analyzer.tracker is not None:
+            analyzer.tracker.reset()
+            self._clocks["track"] = _StageClock()
+            self._threads.append(threading.Thread(target=self._track_all, name="track", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return self._output.ended
+
+    @property
+    def idle(self) -> bool:
+        """Whether no frame is on its way."""
+        return not (self._stream.queued or len(self._detected) or len(self._tracked) or self.stalled())
+
+    def get(self, timeout_s: float) -> tuple[Frame, Detections] | None:
+        return self._output.get(timeout_s)
+
+    def stop(self) -> None:
+        self._stop.set()
+        for queue in (self._detected, self._tracked):
+            queue.end(drop=True)
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+            if thread.is_alive():
+                _log.error("%s: the %s stage does not end, left behind", self._stream.source, thread.name)
+
+    def stats(self) -> dict[str, Any]:
+        queues = {"detect": self._stream.queued, "track": len(self._detected), "output": len(self._tracked)}
+        if self._analyzer.tracker is None:
+            queues = {"detect": self._stream.queued, "output": len(self._detected)}
+        stages = {name: {"frames": clock.frames, "ms": clock.ms} for name, clock in self._clocks.items()}
+        return {"stages": stages, "queues": queues, "dropped": self._stream.dropped}
+
+    def stalled(self) -> tuple[str, float] | None:
+        seconds, name = max((clock.busy_s(), name) for name, clock in self._clocks.items())
+        return (name, seconds) if seconds else None
+
+    def _detect_all(self) -> None:
+        try:
+            size: tuple[int, int] | None = None
+            for frame in self._frames():
+                with self._clocks["detect"]:
+                    if (frame.width, frame.height) != size:
+                        self._analyzer.process(self._stream)
+                        size = frame.width, frame.height
+                    found = self._detect(frame.image)
+                if not self._hand_on(self._detected, (frame, found)):
+                    return
+            self._detected.end()
+        except Exception as error:  # noqa: BLE001 - handed to whoever iterates
+            self._detected.end(error)
+
+    def _track_all(self) -> None:
+        try:
+            while not self._detected.ended:
+                item = self._detected.get(_POLL_S)
+                if item is None:
+                    continue
+                frame, found = item
+                with self._clocks["track"]:
+                    tracks = self._analyzer.tracker.update(found, frame.image, frame.clock)
+                if not self._hand_on(self._tracked, (frame, tracks)):
+                    return
+            self._tracked.end()
+        except Exception as error:  # noqa: BLE001 - handed to whoever iterates
+            self._tracked.end(error)
+
+    def _frames(self) -> Iterator[Frame]:
+        while not (self._stop.is_set() or self._stream.ended):
+            frame = self._stream.read(_POLL_S)
+            if frame is not None:
+                yield frame
+
+    def _hand_on(self, queue: BoundedQueue[_T], item: _T) -> bool:
+        while not self._stop.is_set():
+            if queue.put(item, _POLL_S):
+                return True
+        return False
+
+
+class _StageClock:
+    """Times one stage; `with` it for each frame."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self._average_s = 0.0
+        self._began: float | None = None
+
+    @property
+    def ms(self) -> float:
+        return round(self._average_s * 1000, 2)
+
+    def busy_s(self) -> float:
+        """Seconds that the frame in work has taken so far; 0.0 when idle."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        took_s, self._began = self.busy_s(), None
+        self._average_s = took_s if self.frames == 0 else _MEMORY * self._average_s + (1 - _MEMORY) * took_s
+        self.frames += 1
+
+
+def _parse_route(route: Sequence[Mapping[str, str]]) -> list[tuple[Rule | None, str]]:
+    parsed: list[tuple[Rule | None, str]] = []
+    faults: list[ConfigFault] = []
+    for index, entry in enumerate(route):
+        if unknown := set(entry) - {"when", "device"}:
+            faults.append(ConfigFault(f"route[{index}].{min(unknown)}", "unknown key"))
+        elif not isinstance(entry.get("device"), str):
+            faults.append(ConfigFault(f"route[{index}].device", "required"))
+        else:
+            try:
+                parsed.append((parse_rule(entry["when"]) if "when" in entry else None, entry["device"]))
+            except ConfigError as error:
+                faults.append(ConfigFault(f"route[{index}].when", str(error)))
+    if faults:
+        raise ConfigError(faults)
+    return parsed
+
+
+def _load_detector(detector: Any) -> Any:
+    if isinstance(detector, str | os.PathLike):
+        from pyasc.models.model import load_model
+
+        return load_model(detector)
+    return detector
+
+
+def _load_tracker(tracker: Any) -> Any:
+    if isinstance(tracker, str):
+        from pyasc.plugins.base import load_plugin
+
+        return load_plugin(tracker)
+    return tracker
+
+
+def _detect_of(detector: Any) -> Callable[[Any], Detections]:
+    detect = getattr(detector, "detect", detector)
+    if not callable(detect):
+        raise PluginError(f"{type(detector).__name__} is no detector: it has no detect and cannot be called")
+    return detect  # type: ignore[no-any-return] # a model or plugin of any kind: what it gives is checked by use

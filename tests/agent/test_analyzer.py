@@ -1,0 +1,261 @@
+"""EdgeAnalyzer on a clip with known answers, with plugins installed as other people's are."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import pyasc
+from pyasc.errors import ConfigError, PluginError, PyascError, StreamError
+
+ZONES = {"right": [[0.5, 0.0], [1.0, 0.0], [1.0, 1.0], [0.5, 1.0]]}
+LINES = {"middle": [[0.5, 0.0], [0.5, 1.0]]}
+
+
+@pytest.fixture
+def detector(blobs, blob_models):
+    return pyasc.load_plugin("blobs", model=str(blob_models / "blobs.asc"))
+
+
+@pytest.fixture
+def tracker(blobs):
+    return pyasc.load_plugin("nearest")
+
+
+def stage_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name in ("detect", "track")]
+
+
+def test_every_frame_comes_once_in_order_with_its_own_tracks(detector, tracker, blob_clip):
+    with pyasc.Stream(blob_clip) as stream, pyasc.EdgeAnalyzer(detector, tracker) as analyzer:
+        found = list(analyzer.run(stream))
+    assert [frame.index for frame, _ in found] == list(range(70))
+    for frame, tracks in found:
+        red = tracks[np.array(tracks.label) == "red"]
+        if frame.index < 40:
+            assert red.xyxy == pytest.approx(
+                np.array([[12, 60, 32, 80]]) + 4 * frame.index * np.array([1, 0, 1, 0]), abs=1
+            )
+            assert red.track_id.tolist() == [1]
+        elif frame.index >= 48:
+            assert len(red) == 0
+        assert ("green" in tracks.label) == (10 <= frame.index <= 24)
+    assert not stage_threads()
+    assert (detector.closed, tracker.closed) == (True, True)
+
+
+def test_without_a_tracker_there_are_detections(detector, blob_clip):
+    with pyasc.Stream(blob_clip) as stream:
+        frame, found = next(pyasc.EdgeAnalyzer(detector).run(stream))
+    assert type(found) is pyasc.Detections
+    assert found.label == ["red"]
+    assert frame.index == 0
+
+
+def test_a_plain_callable_is_a_detector(detector, blob_clip):
+    with pyasc.Stream(blob_clip) as stream:
+        _, found = next(pyasc.EdgeAnalyzer(detector.detect).run(stream))
+    assert found.label == ["red"]
+
+
+def test_events_of_zones_and_lines(detector, tracker, blob_clip):
+    analyzer = pyasc.EdgeAnalyzer(detector, tracker, zones=ZONES, lines=LINES)
+    seen = []
+    with pyasc.Stream(blob_clip) as stream:
+        for frame, _ in analyzer.run(stream):
+            seen += [(frame.index, event) for event in analyzer.events]
+        ends = list(analyzer.events)
+    kinds = [(index, e["type"], e["label"], e.get("zone") or e.get("line")) for index, e in seen]
+    assert [kind for kind in kinds if kind[1] != "leave"] == [
+        (0, "enter", "red", None),
+        (10, "enter", "green", None),
+        (12, "enter", "green", "right"),
+        (20, "cross", "red", "middle"),
+        (22, "enter", "red", "right"),
+    ]
+    # Two seconds, twenty frames, after they were last seen.
+    assert [kind[1:] for kind in kinds if kind[1] == "leave"] + [
+        (e["type"], e["label"], e.get("zone")) for e in ends
+    ] == [
+        ("leave", "green", "right"),
+        ("leave", "green", None),
+        ("leave", "red", "right"),
+        ("leave", "red", None),
+    ]
+    assert next(e for _, e in seen if e["type"] == "cross")["direction"] == "out"
+
+
+def test_whoever_is_there_at_the_end_leaves_with_the_reason(detector, tracker, blob_clip):
+    analyzer = pyasc.EdgeAnalyzer(detector, tracker)
+    with pyasc.Stream(blob_clip) as stream:
+        run = analyzer.run(stream)
+        for _ in range(5):
+            next(run)
+        run.close()
+    assert [(event["type"], event["reason"]) for event in analyzer.events] == [("leave", "stopped")]
+    assert not stage_threads()
+
+
+class Chooser(pyasc.EdgeAnalyzer):
+    """As in the manual, without calling the base's `__init__`."""
+
+    def __init__(self, detector, tracker):
+        self.detector = detector
+        self.tracker = tracker
+        self.asked = []
+
+    def process(self, stream):
+        self.asked.append((stream.resolution, stream.width, stream.height))
+        if stream.resolution > 100:
+            self.detector.config_device("mlu220")
+        else:
+            self.detector.config_device("gpu0")
+
+
+def two_sizes(folder):
+    """Six pictures, the last three twice as large: one red square that stays where it is."""
+    import cv2
+
+    for number in range(6):
+        scale = 1 if number < 3 else 2
+        image = np.zeros((100 * scale, 200 * scale, 3), np.uint8)
+        image[60 * scale : 80 * scale, 40 * scale : 60 * scale] = (0, 0, 255)
+        cv2.imwrite(str(folder / f"{number}.png"), image)
+    return folder
+
+
+def test_process_chooses_the_device_before_the_first_frame_and_at_each_change(detector, tracker, tmp_path):
+    analyzer = Chooser(detector, tracker)
+    with pyasc.Stream(two_sizes(tmp_path)) as stream:
+        numbers = [tracks.track_id.tolist() for _, tracks in analyzer.run(stream)]
+    assert analyzer.asked == [(100, 200, 100), (200, 400, 200)]
+    assert detector.moves == ["cpu", "gpu0", "mlu220"]
+    assert numbers == [[1]] * 6
+
+
+def test_a_route_chooses_the_device(detector, tracker, tmp_path):
+    route = [{"when": "resolution > 150 and fps <= 30", "device": "mlu220"}, {"device": "gpu0"}]
+    with pyasc.Stream(two_sizes(tmp_path)) as stream:
+        list(pyasc.EdgeAnalyzer(detector, tracker, route=route).run(stream))
+    assert detector.moves == ["cpu", "gpu0", "mlu220"]
+
+
+@pytest.mark.parametrize(
+    ("route", "path"),
+    [
+        ([{"when": "resolution"}], "route[0].device"),
+        ([{"when": "size > 3", "device": "cpu"}], "route[0].when"),
+        ([{"device": "cpu"}, {"device": "cpu", "if": "x"}], "route[1].if"),
+    ],
+)
+def test_a_wrong_route_is_refused_with_its_path(detector, route, path):
+    with pytest.raises(ConfigError) as caught:
+        pyasc.EdgeAnalyzer(detector, route=route)
+    assert [fault.path for fault in caught.value.faults] == [path]
+
+
+def test_zones_need_a_tracker_and_a_run_needs_a_detector(detector, blob_clip):
+    with pytest.raises(ConfigError, match="need a tracker"):
+        pyasc.EdgeAnalyzer(detector, zones=ZONES)
+    with pyasc.Stream(blob_clip) as stream:
+        with pytest.raises(ConfigError, match="no detector"):
+            next(pyasc.EdgeAnalyzer().run(stream))
+        with pytest.raises(PluginError, match="int is no detector"):
+            next(pyasc.EdgeAnalyzer(3).run(stream))
+
+
+def test_an_error_of_the_detector_comes_after_the_frames_before_it(blobs, blob_models, tracker, blob_clip):
+    detector = pyasc.load_plugin("blobs", model=str(blob_models / "blobs.asc"), fail_at=7)
+    analyzer = pyasc.EdgeAnalyzer(detector, tracker)
+    seen = []
+    with pyasc.Stream(blob_clip) as stream, pytest.raises(RuntimeError, match="fell over"):
+        for frame, _ in analyzer.run(stream):
+            seen.append(frame.index)
+    assert seen == list(range(7))
+    assert [event["reason"] for event in analyzer.events] == ["failed"]
+    assert not stage_threads()
+
+
+def test_an_error_of_the_tracker_comes_too(detector, blob_clip):
+    class Broken(type(pyasc.load_plugin("nearest"))):
+        def update(self, detections, image=None, time_s=None):
+            raise ValueError("no")
+
+    with pyasc.Stream(blob_clip) as stream, pytest.raises(ValueError, match="no"):
+        list(pyasc.EdgeAnalyzer(detector, Broken(Broken.Config())).run(stream))
+    assert not stage_threads()
+
+
+def test_a_stream_that_breaks_ends_the_run_with_its_error(detector, tmp_path):
+    (tmp_path / "clip.mp4").write_bytes(b"no video")
+    with pytest.raises(StreamError):
+        list(pyasc.EdgeAnalyzer(detector).run(pyasc.Stream(tmp_path / "clip.mp4")))
+
+
+def test_a_second_run_begins_anew_and_two_at_a_time_are_refused(detector, tracker, blob_clip):
+    analyzer = pyasc.EdgeAnalyzer(detector, tracker)
+    with pyasc.Stream(blob_clip) as one, pyasc.Stream(blob_clip) as two:
+        run = analyzer.run(one)
+        _, first = next(run)
+        with pytest.raises(PyascError, match="one stream at a time"):
+            next(analyzer.run(two))
+        run.close()
+        _, second = next(analyzer.run(two))
+    assert first.track_id.tolist() == [1]
+    assert second.track_id.tolist() == [2]
+
+
+def test_figures_of_the_running_stages(detector, tracker, blob_clip):
+    analyzer = pyasc.EdgeAnalyzer(detector, tracker)
+    assert analyzer.stats() == {}
+    with pyasc.Stream(blob_clip, loop=True) as stream:
+        run = analyzer.run(stream)
+        for _ in range(20):
+            next(run)
+        stats = analyzer.stats()
+        run.close()
+    assert set(stats) == {"stages", "queues", "dropped"}
+    assert stats["stages"]["detect"]["frames"] >= stats["stages"]["track"]["frames"] >= 20
+    assert stats["stages"]["detect"]["ms"] > 0
+    assert set(stats["queues"]) == {"detect", "track", "output"}
+
+
+def test_the_stages_work_at_the_same_time(detector, tracker, blob_clip):
+    """Detector and tracker each wait until the other is at work too: one after the other they would never meet."""
+    meeting = threading.Barrier(2, timeout=20)
+    detect, update = detector.detect, tracker.update
+
+    def meet(call, first):
+        numbers = itertools.count()
+
+        def both(*arguments):
+            if next(numbers) >= first:
+                meeting.wait()
+            return call(*arguments)
+
+        return both
+
+    detector.detect, tracker.update = meet(detect, 1), meet(update, 0)
+    with pyasc.Stream(blob_clip) as stream:
+        run = pyasc.EdgeAnalyzer(detector, tracker).run(stream)
+        assert [next(run)[0].index for _ in range(30)] == list(range(30))
+        meeting.abort()
+        run.close()
+
+
+def test_a_slow_consumer_holds_the_stages_back(detector, tracker, blob_clip):
+    analyzer = pyasc.EdgeAnalyzer(detector, tracker)
+    with pyasc.Stream(blob_clip, loop=True) as stream:
+        run = analyzer.run(stream)
+        next(run)
+        deadline = time.monotonic() + 10
+        pause = threading.Event()
+        while analyzer.stats()["queues"] != {"detect": 4, "track": 2, "output": 2}:
+            assert time.monotonic() < deadline, analyzer.stats()
+            pause.wait(0.01)
+        assert analyzer.stats()["stages"]["detect"]["frames"] < 10
+        run.close()

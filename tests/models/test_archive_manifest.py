@@ -232,8 +232,9 @@ def test_a_fault_is_named_with_its_place(detector: Manifest, change: Change, mes
         (b'{"format_version": 1, "x": {"y": 0, "y": 0}}', 'the key "y" stands twice'),
         (b'{"format_version": ' + b"9" * 100_000 + b"}", "a number has 100000 digits"),
         (b'{"format_version": 1e999}', "is not an integer"),
-        (b"[" * 9_000 + b"]" * 9_000, "nested too deeply"),
-        (b'{"a":' * 9_000, "nested too deeply"),
+        # How deep is too deep depends on the version of Python; from 3.13 on the parser gets to the end of these.
+        (b"[" * 9_000 + b"]" * 9_000, "(is nested too deeply|an array is not an object)"),
+        (b'{"a":' * 9_000, "(is nested too deeply|is not JSON)"),
         (b"[" * 200_000, "more than 10000 brackets"),
         (b"[" + b"{}," * 200_000 + b"{}]", "more than 10000 brackets"),
         (b" " * (MAX_MANIFEST_BYTES + 1), "bytes are too many"),

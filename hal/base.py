@@ -249,14 +249,19 @@ class Device(Resource):
         """
 
 
+def preference(info: DeviceInfo) -> tuple[bool, bool, int]:
+    """A sort key, best first: what runs models before what is only listed, hardware before simulators, NPU, GPU, CPU."""
+    order: dict[str, int] = {"npu": 0, "gpu": 1, "cpu": 2}
+    return not info.executes, info.simulated, order[info.kind]
+
+
 def best_device(devices: Sequence[DeviceInfo], kind: Kind | None = None) -> DeviceInfo | None:
     """The device to prefer: hardware before simulators, then NPU before GPU before CPU, then the driver's own order.
 
     Only devices that run models take part.
     """
-    order: dict[str, int] = {"npu": 0, "gpu": 1, "cpu": 2}
     usable = [info for info in devices if info.executes and (kind is None or info.kind == kind)]
-    return min(usable, key=lambda info: (info.simulated, order[info.kind]), default=None)
+    return min(usable, key=preference, default=None)
 
 
 def check_arrays(tensors: Sequence[TensorInfo], arrays: Sequence[NDArray[np.generic]]) -> None:

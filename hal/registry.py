@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast, overload
 
 from pyasc.errors import DeviceError, DeviceNotFoundError
-from pyasc.hal.base import Device, DeviceInfo, Discovery, Kind, best_device
+from pyasc.hal.base import Device, DeviceInfo, Discovery, Kind, best_device, preference
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +49,7 @@ class DeviceList(Sequence[DeviceInfo]):
     """
 
     def __init__(self, devices: Sequence[DeviceInfo], absent: Mapping[str, str]) -> None:
-        order = {"npu": 0, "gpu": 1, "cpu": 2}
-        self._devices = tuple(sorted(devices, key=lambda d: (not d.executes, d.simulated, order[d.kind])))
+        self._devices = tuple(sorted(devices, key=preference))
         self.absent: Mapping[str, str] = MappingProxyType(dict(absent))
 
     @overload

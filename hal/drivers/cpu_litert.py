@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MODULES = {"ai-edge-litert": "ai_edge_litert.interpreter", "tflite-runtime": "tflite_runtime.interpreter"}
 
-# x (1, 4) -> RELU -> y: tests/golden/relu.tflite, written by make_tflite.py beside it.
+# x (1, 4) -> RELU -> y: tests/golden/relu.tflite, written by make_device_models.py beside it.
 _PROBE = base64.b64decode(
     "CAAAAFRGTDO2////FAAAACAAAAA0AAAABAEAAAMAAAABAAAACAAAAAQABAAEAAAAEQAAAFB5QVNDIGRldmljZSB0ZXN0AAAAAQAAABQAAAAAAA4A"
     "GAAUABAADAAIAAQADgAAABQAAAAcAAAASAAAAEwAAABQAAAABAAAAG1haW4AAAAAAQAAABAAAAAAAAoADAAAAAgABAAKAAAACAAAAAwAAAABAAAA"

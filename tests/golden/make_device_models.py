@@ -1,11 +1,13 @@
-"""Write the small TFLite models of the device tests: `python tests/golden/make_tflite.py`, with ai-edge-litert and flatbuffers installed.
+"""Write the small models of the device tests: `python tests/golden/make_device_models.py`, with pyasc[convert] installed.
 
 | file | graph |
 |---|---|
-| `relu.tflite` | `x` (1, 4) -> RELU -> `y`; also the driver's probe model |
-| `two_heads.tflite` | `picture` (1, 8, 8, 3), `bias` (1, 8, 8, 3): `sum` = their sum, `flat` = the sum as (1, 192) |
-| `convs.tflite` | `x` (1, 256, 256, 16) -> eight 3x3 convolutions that share one kernel of 1/144 -> `y`; tens of milliseconds of work |
-| `custom.tflite` | `x` (1, 4) -> an operator that no engine knows -> `y` |
+| `relu.tflite`, `.onnx` | `x` (1, 4) -> Relu -> `y`; the TFLite one is also the CPU driver's probe |
+| `two_heads.tflite`, `.onnx` | `picture` (1, 8, 8, 3), `bias` (1, 8, 8, 3): `sum` = their sum, `flat` = the sum as (1, 192) |
+| `convs.tflite`, `.onnx` | `x` (1, 256, 256, 16), in ONNX (1, 16, 256, 256) -> eight 3x3 convolutions that share one kernel of 1/144 -> `y` |
+| `mixing.onnx` | `x` (n, 4) -> Softmax along n -> `y`: what a row gives depends on the other rows |
+| `custom.tflite`, `.onnx` | `x` (1, 4) -> an operator that no engine knows -> `y` |
+| `external.onnx` | `x` (1, 4) + a constant whose values are in another file -> `y` |
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from pathlib import Path
 
 import flatbuffers
 import numpy as np
+import onnx
 from ai_edge_litert import schema_py_generated as schema
+from onnx import TensorProto, helper
 
 HERE = Path(__file__).resolve().parent
 
@@ -37,7 +41,9 @@ class Graph:
     def tensor(self, name: str, shape: Sequence[int], data: np.ndarray | None = None) -> int:
         tensor = schema.TensorT()
         tensor.name, tensor.shape, tensor.buffer = name, list(shape), 0
-        tensor.type = schema.TensorType.INT32 if data is not None and data.dtype == np.int32 else schema.TensorType.FLOAT32
+        tensor.type = (
+            schema.TensorType.INT32 if data is not None and data.dtype == np.int32 else schema.TensorType.FLOAT32
+        )
         if data is not None:
             buffer = schema.BufferT()
             buffer.data = np.frombuffer(data.tobytes(), np.uint8)
@@ -108,8 +114,54 @@ def custom() -> None:
     graph.save("custom.tflite", [x], [y])
 
 
+def save_onnx(
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    shapes: dict[str, Sequence[int | str]],
+    weights: Sequence[onnx.TensorProto] = (),
+) -> None:
+    """`shapes`: the inputs are those that no node computes."""
+    values = {key: helper.make_tensor_value_info(key, TensorProto.FLOAT, shape) for key, shape in shapes.items()}
+    computed = {output for node in nodes for output in node.output}
+    inputs = [value for key, value in values.items() if key not in computed]
+    outputs = [value for key, value in values.items() if key in computed]
+    graph = helper.make_graph(list(nodes), "main", inputs, outputs, list(weights))
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("pyasc.test", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="PyASC device test")
+    (HERE / name).write_bytes(model.SerializeToString(deterministic=True))
+
+
+def onnx_models() -> None:
+    row = {"x": (1, 4), "y": (1, 4)}
+    save_onnx("relu.onnx", [helper.make_node("Relu", ["x"], ["y"])], row)
+    save_onnx("custom.onnx", [helper.make_node("PyascNoSuchOperator", ["x"], ["y"], domain="pyasc.test")], row)
+    save_onnx("mixing.onnx", [helper.make_node("Softmax", ["x"], ["y"], axis=0)], {"x": ("n", 4), "y": ("n", 4)})
+    shape = helper.make_tensor("shape", TensorProto.INT64, (2,), [1, 192])
+    save_onnx(
+        "two_heads.onnx",
+        [
+            helper.make_node("Add", ["picture", "bias"], ["sum"]),
+            helper.make_node("Reshape", ["sum", "shape"], ["flat"]),
+        ],
+        {"picture": (1, 8, 8, 3), "bias": (1, 8, 8, 3), "sum": (1, 8, 8, 3), "flat": (1, 192)},
+        [shape],
+    )
+    kernel = np.full((16, 16, 3, 3), 1 / 144, np.float32)
+    weights = helper.make_tensor("w", TensorProto.FLOAT, kernel.shape, kernel.tobytes(), raw=True)
+    names = ["x", *(f"layer{number}" for number in range(7)), "y"]
+    nodes = [helper.make_node("Conv", [a, "w"], [b], pads=[1, 1, 1, 1]) for a, b in zip(names, names[1:], strict=False)]
+    save_onnx("convs.onnx", nodes, {"x": (1, 16, 256, 256), "y": (1, 16, 256, 256)}, [weights])
+    outside = helper.make_tensor("c", TensorProto.FLOAT, (1, 4), np.zeros(4, np.float32).tobytes(), raw=True)
+    outside.ClearField("raw_data")
+    outside.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": "../../../etc/passwd", "offset": "0", "length": "16"}.items():
+        outside.external_data.add(key=key, value=value)
+    save_onnx("external.onnx", [helper.make_node("Add", ["x", "c"], ["y"])], row, [outside])
+
+
 if __name__ == "__main__":
     relu()
     two_heads()
     convs()
     custom()
+    onnx_models()

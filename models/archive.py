@@ -97,8 +97,8 @@ def open_archive(path: str | os.PathLike[str], *, verify: bool = True) -> Archiv
         OSError: it is absent or cannot be read.
     """
     path = Path(path)
-    # O_NONBLOCK: opening a FIFO returns at once, and is then refused.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    # A FIFO would block, and a terminal become the controlling one, before either is refused as no regular file.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         return _open(path, fd, verify)
     except ModelFormatError as error:

@@ -273,5 +273,7 @@ def check_arrays(tensors: Sequence[TensorInfo], arrays: Sequence[NDArray[np.gene
             raise ValueError(
                 f"input {tensor.name}: {array.dtype} {array.shape} instead of {tensor.dtype} {tensor.shape}"
             )
+        if not array.dtype.isnative:
+            raise ValueError(f"input {tensor.name}: its bytes are not in the order of this machine")
         if not array.flags.c_contiguous:
             raise ValueError(f"input {tensor.name}: not C-contiguous")

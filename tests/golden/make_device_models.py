@@ -4,7 +4,7 @@
 |---|---|
 | `relu.tflite`, `.onnx` | `x` (1, 4) -> Relu -> `y`; the TFLite one is also the CPU driver's probe |
 | `two_heads.tflite`, `.onnx` | `picture` (1, 8, 8, 3), `bias` (1, 8, 8, 3): `sum` = their sum, `flat` = the sum as (1, 192) |
-| `convs.tflite`, `.onnx` | `x` (1, 256, 256, 16), in ONNX (1, 16, 256, 256) -> eight 3x3 convolutions that share one kernel of 1/144 -> `y` |
+| `convs.tflite`, `.onnx` | `x` (1, 256, 256, 16), ONNX (1, 16, 256, 256) -> eight 3x3 convolutions, kernel 1/144 -> `y` |
 | `mixing.onnx` | `x` (n, 4) -> Softmax along n -> `y`: what a row gives depends on the other rows |
 | `custom.tflite`, `.onnx` | `x` (1, 4) -> an operator that no engine knows -> `y` |
 | `external.onnx` | `x` (1, 4) + a constant whose values are in another file -> `y` |
@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def onnx_models() -> None:
     kernel = np.full((16, 16, 3, 3), 1 / 144, np.float32)
     weights = helper.make_tensor("w", TensorProto.FLOAT, kernel.shape, kernel.tobytes(), raw=True)
     names = ["x", *(f"layer{number}" for number in range(7)), "y"]
-    nodes = [helper.make_node("Conv", [a, "w"], [b], pads=[1, 1, 1, 1]) for a, b in zip(names, names[1:], strict=False)]
+    nodes = [helper.make_node("Conv", [a, "w"], [b], pads=[1, 1, 1, 1]) for a, b in itertools.pairwise(names)]
     save_onnx("convs.onnx", nodes, {"x": (1, 16, 256, 256), "y": (1, 16, 256, 256)}, [weights])
     outside = helper.make_tensor("c", TensorProto.FLOAT, (1, 4), np.zeros(4, np.float32).tobytes(), raw=True)
     outside.ClearField("raw_data")

@@ -65,6 +65,8 @@ class EdgeAnalyzer:
         detector, tracker: as given, loaded where a path or a name was given. `close` closes both.
         events: those that came with the frame that `run` yielded last; after its end, whatever ended it, those of the ending.
             Empty without a tracker.
+        stall_s: a stage that is busy with one frame for longer than this ends the run with an error.
+        wedged: True after a run whose stages did not end: a call into a device did not come back.
 
     Raises:
         ConfigError: a route that is not one, or zones without a tracker.
@@ -74,6 +76,8 @@ class EdgeAnalyzer:
     detector: Any = None
     tracker: Any = None
     events: Sequence[Event] = ()
+    wedged: bool = False
+    stall_s: float = 60.0
     # Here and not in __init__ alone, for subclasses whose own does not call it.
     _route: Sequence[tuple[Rule | None, str]] = ()
     _routed: str | None = None
@@ -126,7 +130,8 @@ class EdgeAnalyzer:
             each frame with its `Tracks`, or `Detections` without a tracker.
         Raises:
             StreamError: the source broke.
-            PyascError, Exception: what detector or tracker raised.
+            PyascError: a stage has not come back from a frame for `stall_s`.
+            Anything else that detector or tracker raised.
         """
         before: list[Event] = []
         with contextlib.closing(self.steps(stream)) as steps:
@@ -159,6 +164,7 @@ class EdgeAnalyzer:
                 elif stream.state == "reconnecting" and run.idle:
                     yield Step(None, None, maker.expire(time.monotonic(), time.time()))
                 else:
+                    run.check(self.stall_s)
                     yield Step(None, None, ())
             reason = "end-of-stream"
         except Exception:
@@ -166,7 +172,7 @@ class EdgeAnalyzer:
             raise
         finally:
             self._active = None
-            run.stop()
+            self.wedged = not run.stop()
             self.events = maker.close(reason)
 
     def stats(self) -> dict[str, Any]:
@@ -177,11 +183,6 @@ class EdgeAnalyzer:
         """
         run = self._active
         return {} if run is None else run.stats()
-
-    def stalled(self) -> tuple[str, float] | None:
-        """The stage that has been busy with one frame for the longest, and for how many seconds; None when all are idle."""
-        run = self._active
-        return None if run is None else run.stalled()
 
     def close(self) -> None:
         """Release detector and tracker; a second call does nothing."""
@@ -225,12 +226,19 @@ class _Run:
     @property
     def idle(self) -> bool:
         """Whether no frame is on its way."""
-        return not (self._stream.queued or len(self._detected) or len(self._tracked) or self.stalled())
+        waiting = self._stream.queued or len(self._detected) or len(self._tracked)
+        return not waiting and not any(clock.busy_s() for clock in self._clocks.values())
 
     def get(self, timeout_s: float) -> tuple[Frame, Detections] | None:
         return self._output.get(timeout_s)
 
-    def stop(self) -> None:
+    def check(self, stall_s: float) -> None:
+        for name, clock in self._clocks.items():
+            if clock.busy_s() > stall_s:
+                raise PyascError(f"the {name} stage has not come back from a frame for {stall_s:g} s")
+
+    def stop(self) -> bool:
+        """End the threads; False when one does not end and is left behind."""
         self._stop.set()
         for queue in (self._detected, self._tracked):
             queue.end(drop=True)
@@ -238,6 +246,7 @@ class _Run:
             thread.join(_JOIN_S)
             if thread.is_alive():
                 _log.error("%s: the %s stage does not end, left behind", self._stream.source, thread.name)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def stats(self) -> dict[str, Any]:
         queues = {"detect": self._stream.queued, "track": len(self._detected), "output": len(self._tracked)}
@@ -245,10 +254,6 @@ class _Run:
             queues = {"detect": self._stream.queued, "output": len(self._detected)}
         stages = {name: {"frames": clock.frames, "ms": clock.ms} for name, clock in self._clocks.items()}
         return {"stages": stages, "queues": queues, "dropped": self._stream.dropped}
-
-    def stalled(self) -> tuple[str, float] | None:
-        seconds, name = max((clock.busy_s(), name) for name, clock in self._clocks.items())
-        return (name, seconds) if seconds else None
 
     def _detect_all(self) -> None:
         try:

@@ -17,6 +17,8 @@ from pyasc.plugins.base import Detector, Tracker
 from pyasc.types import Detections, Tracks
 
 COLORS = {"blue": 0, "green": 1, "red": 2}
+# Ends the hanging of a detector with `hang_at`.
+released = threading.Event()
 DEVICES = ("cpu", "gpu0", "mlu220")
 
 
@@ -49,7 +51,7 @@ class Blobs(Detector, name="blobs"):
         if self._count == self.config.fail_at:
             raise RuntimeError("the detector fell over")
         if self._count == self.config.hang_at:
-            threading.Event().wait(60)
+            released.wait(60)
         self._count += 1
         boxes, labels = [], []
         for label, channel in COLORS.items():

@@ -59,12 +59,12 @@ def command(
     console = Console(stderr=as_json)
     source = _find_data(data)
     output.mkdir(parents=True, exist_ok=True)
-    models = _convert_models(source, output / "models", precision, console)
     frames = _count_frames(source / CLIP)
     limit = min(SHORT_FRAMES, frames) if short else frames
     with contextlib.ExitStack() as stack:
         url = broker or stack.enter_context(EmbeddedBroker()).url
         operator = stack.enter_context(Operator(url, BOX))
+        models = _convert_models(source, output / "models", precision, console)
         state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pyasc-demo-")))
         agent = stack.enter_context(_agent(state, url, models, output / "agent.log"))
         record = _Record(output / "events.jsonl")

@@ -168,6 +168,36 @@ def test_classes_are_kept_apart_unless_told_not_to() -> None:
         assert (shown.track_id.tolist(), shown.label, shown.class_id.tolist()) == (ids, ["car"], [1])
 
 
+def test_classes_are_kept_apart_where_looks_agree() -> None:
+    tracks = tracker()
+    for k in range(8):
+        shown = tracks.update(detections([at(50)], class_id=k // 4), features=np.ones((1, 4)))
+    assert shown.track_id.tolist() == [2]
+
+
+def test_the_one_seen_last_chooses_before_the_one_that_fits_better() -> None:
+    tracks = tracker()
+    left, right = np.array([1.0, 0.0]), np.array([1.0, 0.5])  # 0.11 apart
+    for _ in range(10):
+        tracks.update(detections([at(100), at(115)]), features=np.array([left, right]))
+    for _ in range(3):
+        tracks.update(detections([at(115)]), features=np.array([right]))
+    assert tracks.update(detections([at(108)]), features=np.array([left])).track_id.tolist() == [2]
+
+
+@pytest.mark.parametrize(("missed", "same"), [(0, True), (1, False), (3, False)])
+@pytest.mark.parametrize("look", [[0.0, 1.0], [0.0, 0.0]])
+def test_overlap_finds_only_who_was_there_in_the_frame_before(missed: int, same: bool, look: list[float]) -> None:
+    tracks = tracker(max_cosine_distance=0.3 if any(look) else 2.0)
+    for _ in range(10):
+        tracks.update(detections([at(100)]), features=np.array([[1.0, 0.0]]))
+    for _ in range(missed):
+        tracks.update(detections([]))
+    for _ in range(3):
+        shown = tracks.update(detections([at(100)]), features=np.array([look]))
+    assert shown.track_id.tolist() == [1 if same else 2]
+
+
 def test_score_is_that_of_the_last_detection_and_low_ones_are_ignored() -> None:
     tracks = tracker(min_confidence=0.5)
     for score in (0.6, 0.7, 0.8):
@@ -276,6 +306,23 @@ def fast_crowd(rate: int, times: bool, seed: int) -> int:
 @pytest.mark.parametrize("seed", range(4))
 def test_identities_survive_a_quarter_of_the_frame_rate(seed: int) -> None:
     assert fast_crowd(30, times=True, seed=seed) == 0
+
+
+def slow_down(hidden: range, speed: float) -> list[int]:
+    """Ids shown at the end of a walk at 30 frames a second, and from frame 40 on at 7.5; `hidden` counts the slow frames."""
+    tracks = tracker()
+    times = [k / 30 for k in range(40)] + [40 / 30 + k * 4 / 30 for k in range(90)]
+    for k, time in enumerate(times):
+        boxes = [] if k - 40 in hidden else [at(50 + speed * 30 * time)]
+        shown = tracks.update(detections(boxes), time_s=time)
+    return shown.track_id.tolist()
+
+
+def test_a_new_rate_that_stays_becomes_the_frame_period() -> None:
+    assert slow_down(hidden=range(0), speed=8) == [1]
+    # Hidden while the period changes: 25 of the slow frames are 100 of the fast ones, max_age is 30.
+    assert slow_down(hidden=range(28, 53), speed=0) == [1]
+    assert slow_down(hidden=range(50, 80), speed=0) == [2]
 
 
 def test_without_times_the_rate_change_costs_identities() -> None:

@@ -18,8 +18,7 @@ costs = st.one_of(st.floats(0, 2), st.just(np.inf), st.just(np.nan))
 shapes = st.tuples(st.integers(0, 9), st.integers(0, 9))
 
 
-@given(hnp.arrays(np.float64, shapes, elements=costs))
-def test_assignment_saves_as_much_as_scipy(cost: NDArray[np.float64]) -> None:
+def check_against_scipy(cost: NDArray[np.float64]) -> None:
     rows, columns = assign(cost, LIMIT)
     made = cost[rows, columns]
     assert (made <= LIMIT).all()
@@ -29,6 +28,20 @@ def test_assignment_saves_as_much_as_scipy(cost: NDArray[np.float64]) -> None:
     best = bounded[linear_sum_assignment(bounded)].sum()
     total = made.sum() + (min(cost.shape) - len(made)) * (LIMIT + 1e-5)
     assert total == pytest.approx(best, abs=1e-9)
+
+
+@given(hnp.arrays(np.float64, shapes, elements=costs))
+def test_assignment_saves_as_much_as_scipy(cost: NDArray[np.float64]) -> None:
+    check_against_scipy(cost)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_crowded_assignment_saves_as_much_as_scipy(seed: int) -> None:
+    """Several tracks want the same few detections, so that some must take none."""
+    random = np.random.default_rng(seed)
+    cost = random.uniform(0, 2, random.integers(3, 15, 2))
+    cost[random.random(cost.shape) < 0.3] = np.inf
+    check_against_scipy(cost)
 
 
 def test_large_assignment_is_that_of_scipy() -> None:

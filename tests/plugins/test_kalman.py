@@ -124,6 +124,8 @@ def test_other_pixels_and_other_periods_are_the_same_world() -> None:
     stretched = kalman.rescale(track(boxes, moved, 3), x=2.0, y=1.0)
     np.testing.assert_allclose(stretched.xyxy(), track(boxes, moved, 3).xyxy() * [2, 1, 2, 1], rtol=1e-12)
     slow = kalman.rescale(track(boxes, moved, 3), period=4)
+    unit = np.diag([1, 1, 1, 1, 4, 4, 4, 4])
+    np.testing.assert_allclose(slow.covariance(), unit @ track(boxes, moved, 3).covariance() @ unit, rtol=1e-12)
     np.testing.assert_allclose(kalman.predict(slow, 1).mean[:, 0], kalman.predict(track(boxes, moved, 3), 4).mean[:, 0])
 
 

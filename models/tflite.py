@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 
 from pyasc.hal.base import TensorInfo
@@ -55,12 +56,14 @@ def to_tflite(model: onnx.ModelProto, precision: Precision = "fp32") -> TfliteMo
     """
     if precision not in ("fp32", "fp16"):
         raise ValueError(f"precision: {precision!r} is neither 'fp32' nor 'fp16'")
-    graph = read_graph(model, _OPERATORS.keys())
-    fuse(graph)
-    lowering = Lowering(graph, precision)
-    inputs = lowering.bind_inputs()
-    for node in graph.nodes:
-        _OPERATORS[node.op](lowering, node)
+    # NumPy would warn of a division by zero or a NaN among the constants; they go into the file as ONNX defines them.
+    with np.errstate(all="ignore"):
+        graph = read_graph(model, _OPERATORS.keys())
+        fuse(graph)
+        lowering = Lowering(graph, precision)
+        inputs = lowering.bind_inputs()
+        for node in graph.nodes:
+            _OPERATORS[node.op](lowering, node)
     outputs = lowering.outputs()
     data = lowering.file.to_bytes(inputs, outputs)
     return TfliteModel(data, _infos(lowering, inputs), _infos(lowering, outputs))

@@ -31,8 +31,10 @@ def clip_range(graph: Graph, node: Node) -> tuple[float, float] | None:
 
 
 def normalization(graph: Graph, node: Node) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Scale and offset a channel, float64, that a BatchNormalization node applies; None when its parameters are computed."""
+    """Scale and offset a channel, float64, of a BatchNormalization node; None when its parameters are no constants of one length."""
     if not all(name in graph.constants for name in node.inputs[1:5]) or node.attributes.get("training_mode", 0):
+        return None
+    if len({graph.constants[name].shape for name in node.inputs[1:5]}) > 1 or graph.constants[node.inputs[1]].ndim != 1:
         return None
     scale, bias, mean, variance = (np.asarray(graph.constants[name], np.float64) for name in node.inputs[1:5])
     factor = scale / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
@@ -64,11 +66,14 @@ def _fold_normalization(graph: Graph, node: Node, follower: Node) -> bool:
     factor, offset = parameters
     weight = np.asarray(graph.constants[node.inputs[1]], np.float64)
     bias = np.asarray(graph.constants[node.inputs[2]], np.float64) if node.has(2) else np.zeros(1)
+    columns = node.op == "Gemm" and not node.attributes.get("transB", 0)
+    if weight.ndim < 2 or weight.shape[columns] != len(factor) or bias.size not in (1, len(factor)):
+        return False
     if node.op == "Gemm":
         # y = alpha * A B + beta * C: the factors become part of the constants.
         weight = weight * node.attributes.pop("alpha", 1.0)
         bias = bias * node.attributes.pop("beta", 1.0)
-        weight = weight * (factor[:, None] if node.attributes.get("transB", 0) else factor)
+        weight = weight * (factor if columns else factor[:, None])
     else:
         weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
     names = [f"{node.inputs[1]};{follower.outputs[0]}", f"{node.outputs[0]};bias"]

@@ -13,20 +13,14 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from pyasc.errors import ConversionError, UnsupportedOperatorError
-from pyasc.models.tflite_fold import Folder, Types, first_line, known_shape, node_name
+from pyasc.models.tflite_fold import Folder, first_line, known_shape, label, node_name
 
 Shape = tuple[int, ...]
 
-# Shape arithmetic works on a handful of integers; larger constants take no part in shape inference.
-_SMALL = 1024
-# Each round of folding resolves what the round before made known; real exports need two or three.
-_MAX_ROUNDS = 64
 # No activation of a network is larger; a gigabyte.
 _MAX_ELEMENTS = 1 << 28
 # Before opset 7 the arithmetic operators broadcast by other rules.
 _FIRST_OPSET = 7
-# From here on initializers need not stand among the inputs.
-_IR_VERSION = 4
 
 
 @dataclass
@@ -109,21 +103,23 @@ def read_graph(model: onnx.ModelProto, supported: Collection[str]) -> Graph:
         raise ConversionError("the graph has no input or no output")
     nodes = _needed(model.graph.node, outputs)
     _check_operators(nodes, {value.name for value in inputs}, supported)
-    _check(_skeleton(model, nodes, inputs, outputs, constants))
-    folder = Folder(model, constants)
-    for _ in range(_MAX_ROUNDS):
-        types = _infer(_skeleton(model, nodes, inputs, outputs, constants))
-        left = folder.fold(nodes, types)
-        if len(left) == len(nodes):
-            break
-        nodes = _needed(left, outputs)
-    else:
-        raise ConversionError(f"the shapes are not resolved after {_MAX_ROUNDS} rounds")
-    shapes = {value.name: _static_shape(value.name, value.type, "input") for value in inputs}
+    folder = Folder(model, opset, constants)
+    shapes = {}
+    for value in inputs:
+        shapes[value.name] = _static_shape(value.name, value.type, "input")
+        folder.types[value.name] = value.type
+    kept = []
     for node in nodes:
+        if folder.fold(node):
+            continue
+        kept.append(node)
         for name in filter(None, node.output):
-            shapes[name] = _static_shape(name, types.get(name), f"{node.op_type} '{node_name(node)}'")
-    return Graph([value.name for value in inputs], outputs, [_plain(node) for node in nodes], constants, shapes, opset)
+            shapes[name] = _static_shape(name, folder.types.get(name), label(node))
+    missing = [name for name in outputs if name not in shapes and name not in constants]
+    if missing:
+        raise ConversionError(f"nothing makes the output '{missing[0]}'")
+    plain = [_plain(node) for node in _needed(kept, outputs)]
+    return Graph([value.name for value in inputs], outputs, plain, constants, shapes, opset)
 
 
 def _default_opset(model: onnx.ModelProto) -> int:
@@ -140,9 +136,11 @@ def _initializers(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise ConversionError(f"initializer '{tensor.name}' is stored in another file; save the model as one file")
+        if tensor.data_type == onnx.TensorProto.STRING:
+            raise ConversionError(f"initializer '{tensor.name}' holds text")
         try:
             constants[tensor.name] = np.asarray(numpy_helper.to_array(tensor))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, LookupError) as error:
             raise ConversionError(f"initializer '{tensor.name}' is damaged: {first_line(error)}") from error
     return constants
 
@@ -156,7 +154,7 @@ def _check_operators(nodes: list[onnx.NodeProto], inputs: set[str], supported: C
         if not computed.intersection(node.input) or node.op_type in ("Shape", "Size"):
             continue
         if node.op_type not in supported:
-            raise UnsupportedOperatorError(f"{node.op_type} '{node_name(node)}': this operator has no TFLite form here")
+            raise UnsupportedOperatorError(f"{label(node)}: this operator has no TFLite form here")
         computed.update(node.output)
 
 
@@ -171,63 +169,13 @@ def _needed(nodes: Iterable[onnx.NodeProto], outputs: list[str]) -> list[onnx.No
     return kept[::-1]
 
 
-def _skeleton(
-    model: onnx.ModelProto,
-    nodes: list[onnx.NodeProto],
-    inputs: list[onnx.ValueInfoProto],
-    outputs: list[str],
-    constants: dict[str, NDArray[Any]],
-) -> onnx.ModelProto:
-    """The model without stored shapes, which may be stale, and with those constants alone that can be part of shape arithmetic.
-
-    The other constants stand among the inputs; checker and inference would copy their data.
-    """
-    used = {name for node in nodes for name in node.input}
-    graph = onnx.GraphProto(name="skeleton")
-    graph.node.extend(nodes)
-    graph.input.extend(inputs)
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    for name in sorted(used.intersection(constants)):
-        array = constants[name]
-        if array.size <= _SMALL:
-            graph.initializer.append(numpy_helper.from_array(array, name))
-        else:
-            dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-            graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, array.shape))
-    skeleton = onnx.ModelProto(ir_version=max(model.ir_version, _IR_VERSION), graph=graph)
-    skeleton.opset_import.extend(model.opset_import)
-    return skeleton
-
-
-def _check(skeleton: onnx.ModelProto) -> None:
-    """Let ONNX's checker see the nodes: known operators and attributes, single assignment, topological order."""
-    checked = onnx.ModelProto()
-    checked.CopyFrom(skeleton)
-    for value in checked.graph.output:
-        # The checker asks for a type and shape of outputs, and does not compare them with anything.
-        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, []))
-    try:
-        onnx.checker.check_model(checked)
-    except (onnx.checker.ValidationError, ValueError) as error:
-        raise ConversionError(f"the ONNX graph is not valid: {first_line(error)}") from error
-
-
-def _infer(skeleton: onnx.ModelProto) -> Types:
-    """The type of every value, inputs too, that ONNX's inference can tell."""
-    try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton, strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError) as error:
-        raise ConversionError(f"the shapes do not fit together: {first_line(error)}") from error
-    known = [*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output]
-    return {value.name: value.type for value in known if value.type.HasField("tensor_type")}
-
-
 def _static_shape(name: str, type_: onnx.TypeProto | None, maker: str) -> Shape:
     if type_ is None:
         raise UnsupportedOperatorError(f"{maker}: nothing is known of its output '{name}'")
     tensor = type_.tensor_type
     if tensor.elem_type != onnx.TensorProto.FLOAT:
-        dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+        names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+        dtype = names.get(tensor.elem_type, f"of type {tensor.elem_type}")
         raise UnsupportedOperatorError(f"{maker}: '{name}' is {dtype}; only float32 is computed at run time")
     shape = known_shape(type_)
     if shape is None or min(shape, default=1) < 1:

@@ -62,6 +62,10 @@ class Lowering:
             raise refuse(node, f"input {index} ('{name}') must be a constant")
         return self.graph.constants[name]
 
+    def floats(self, node: Node, index: int) -> NDArray[np.float32]:
+        """Input `index` as a float32 array; UnsupportedOperatorError when it is computed at run time."""
+        return np.asarray(self.constant(node, index), np.float32)
+
     def integers(self, node: Node, index: int, attribute: str) -> list[int] | None:
         """A list that older operator sets keep in an attribute and newer ones in input `index`; None when not given."""
         if node.has(index):

@@ -48,7 +48,7 @@ class Window:
 def conv(lowering: Lowering, node: Node) -> None:
     """CONV_2D, with the weights of one group where there are several, or DEPTHWISE_CONV_2D."""
     source, output = node.inputs[0], node.outputs[0]
-    weight = np.asarray(lowering.constant(node, 1), np.float32)
+    weight = lowering.floats(node, 1)
     if weight.ndim != 4:
         raise refuse(node, f"only two spatial axes are supported, not {weight.ndim - 2}")
     group = int(node.attributes.get("group", 1))
@@ -83,9 +83,11 @@ def conv(lowering: Lowering, node: Node) -> None:
 def conv_transpose(lowering: Lowering, node: Node) -> None:
     """TRANSPOSE_CONV: SAME where that is the padding, else VALID and the padding cut off."""
     source, output = node.inputs[0], node.outputs[0]
-    weight = np.asarray(lowering.constant(node, 1), np.float32)
+    weight = lowering.floats(node, 1)
     if weight.ndim != 4 or node.attributes.get("group", 1) != 1 or max(_pair(node, "dilations")) > 1:
         raise refuse(node, "only two spatial axes, one group and no dilation are supported")
+    if weight.shape[0] != lowering.shape(source)[1]:
+        raise refuse(node, f"weights {list(weight.shape)} do not fit {lowering.shape(source)[1]} channels")
     if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise refuse(node, "auto_pad is not supported; give the padding as pads")
     strides = _pair(node, "strides")
@@ -116,7 +118,7 @@ def conv_transpose(lowering: Lowering, node: Node) -> None:
 def _bias(lowering: Lowering, node: Node, channels: int) -> NDArray[Any]:
     if not node.has(2):
         return np.zeros(channels, np.float32)
-    bias = lowering.constant(node, 2)
+    bias = lowering.floats(node, 2)
     if bias.shape != (channels,):
         raise refuse(node, f"a bias of shape {list(bias.shape)} does not fit {channels} channels")
     return bias
@@ -198,7 +200,11 @@ def _pool_windows(lowering: Lowering, node: Node) -> list[Window]:
     dilations = _pair(node, "dilations")
     if any(d > 1 and k > 1 for d, k in zip(dilations, kernel, strict=True)):
         raise refuse(node, "dilated pooling is not supported")
-    return _windows(lowering, node, kernel, [1, 1])
+    windows = _windows(lowering, node, kernel, [1, 1])
+    for window in windows:
+        if window.before >= window.kernel or (window.output - 1) * window.stride - window.before >= window.size:
+            raise refuse(node, "a window that lies in the padding alone has no value")
+    return windows
 
 
 def _pair(node: Node, name: str) -> list[int]:
@@ -212,6 +218,8 @@ def _windows(lowering: Lowering, node: Node, kernel: Any, dilations: list[int]) 
     if list(node.attributes.get("kernel_shape") or kernel) != list(kernel):
         raise refuse(node, f"kernel_shape {node.attributes['kernel_shape']} is not that of the weights")
     rule = node.attributes.get("auto_pad", "NOTSET")
+    if rule not in ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"):
+        raise refuse(node, f"auto_pad '{rule}' is not known")
     pads = [int(pad) for pad in node.attributes.get("pads") or [0, 0, 0, 0]]
     if min(pads) < 0:
         raise refuse(node, f"negative padding {pads}")
@@ -269,7 +277,7 @@ def pad(lowering: Lowering, node: Node) -> None:
     order = lowering.order(source)
     tensor, ordered = lowering.tensor(source, order), [pads[axis] for axis in order]
     if mode == "constant":
-        fill = float(lowering.constant(node, 2)) if node.has(2) else float(node.attributes.get("value", 0.0))
+        fill = float(lowering.floats(node, 2)) if node.has(2) else float(node.attributes.get("value", 0.0))
         result = write_pad(lowering, tensor, ordered, fill, output)
     elif mode == "reflect":
         options = schema.MirrorPadOptionsT(mode=schema.MirrorPadMode.REFLECT)

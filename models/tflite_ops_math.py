@@ -208,11 +208,11 @@ def gemm(lowering: Lowering, node: Node) -> None:
     """FULLY_CONNECTED; its weights are (outputs, inputs), the transpose of ONNX's B."""
     if node.attributes.get("transA", 0):
         raise refuse(node, "transA is not supported")
-    weight = np.asarray(lowering.constant(node, 1), np.float32) * np.float32(node.attributes.get("alpha", 1.0))
+    weight = lowering.floats(node, 1) * np.float32(node.attributes.get("alpha", 1.0))
     weight = weight if node.attributes.get("transB", 0) else weight.T
     bias = np.zeros(len(weight), np.float32)
     if node.has(2):
-        addend = np.asarray(lowering.constant(node, 2), np.float32) * np.float32(node.attributes.get("beta", 1.0))
+        addend = lowering.floats(node, 2) * np.float32(node.attributes.get("beta", 1.0))
         if addend.size not in (1, len(weight)) or (addend.ndim == 2 and addend.shape[0] != 1):
             raise refuse(node, f"C of shape {list(addend.shape)} is not one value an output")
         bias = bias + addend.reshape(-1)
@@ -223,7 +223,7 @@ def matmul(lowering: Lowering, node: Node) -> None:
     """FULLY_CONNECTED for a constant matrix on the right, else BATCH_MATMUL."""
     first, second = node.inputs
     if lowering.is_constant(second) and len(lowering.shape(second)) == 2 and not lowering.is_constant(first):
-        weight = np.asarray(lowering.constant(node, 1), np.float32).T
+        weight = lowering.floats(node, 1).T
         _fully_connected(lowering, node, weight, np.zeros(len(weight), np.float32))
         return
     output = node.outputs[0]
@@ -238,6 +238,8 @@ def matmul(lowering: Lowering, node: Node) -> None:
 def _fully_connected(lowering: Lowering, node: Node, weight: NDArray[Any], bias: NDArray[Any]) -> None:
     source, output = node.inputs[0], node.outputs[0]
     shape: Shape = lowering.shape(output)
+    if weight.ndim != 2 or lowering.shape(source)[-1] != weight.shape[1]:
+        raise refuse(node, f"{list(lowering.shape(source))} does not fit weights {list(weight.shape)}")
     inputs = [
         lowering.tensor(source, identity(len(lowering.shape(source)))),
         lowering.weight(weight, node.inputs[1]),
@@ -253,7 +255,7 @@ def batch_normalization(lowering: Lowering, node: Node) -> None:
     """MUL and ADD of a constant for each channel; one that follows a convolution was folded into it before."""
     parameters = normalization(lowering.graph, node)
     if parameters is None:
-        raise refuse(node, "the parameters must be constants, and training_mode 0")
+        raise refuse(node, "the parameters must be constants of one length, and training_mode 0")
     order = lowering.order(node.inputs[0])
     rank = len(order)
     if rank < 2 or len(parameters[0]) != lowering.shape(node.inputs[0])[1]:

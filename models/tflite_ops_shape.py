@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,13 @@ from pyasc.models.tflite_ops_conv import cut
 
 # XNNPACK runs an even SPLIT into at most this many parts; SLICE has no such limit.
 _SPLIT_PARTS = 4
+_RULES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+_ROUNDINGS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+}
 
 
 def reshape(lowering: Lowering, node: Node) -> None:
@@ -30,6 +38,8 @@ def transpose(lowering: Lowering, node: Node) -> None:
     source, output = node.inputs[0], node.outputs[0]
     order = lowering.order(source)
     perm = node.attributes.get("perm") or list(range(len(order)))[::-1]
+    if sorted(perm) != list(range(len(order))):
+        raise refuse(node, f"perm {perm} is no permutation of {len(order)} axes")
     lowering.bind(output, lowering.tensor(source, order), transposed(order, perm))
 
 
@@ -117,8 +127,8 @@ def resize(lowering: Lowering, node: Node) -> None:
 def _coordinate_rule(lowering: Lowering, node: Node) -> str:
     modern = node.op == "Resize" and lowering.graph.opset >= 11
     rule = str(node.attributes.get("coordinate_transformation_mode", "half_pixel" if modern else "asymmetric"))
-    if rule == "tf_crop_and_resize" or node.attributes.get("antialias", 0):
-        raise refuse(node, "tf_crop_and_resize and antialias are not supported")
+    if rule not in _RULES or node.attributes.get("antialias", 0):
+        raise refuse(node, f"{rule} with antialias {node.attributes.get('antialias', 0)} is not supported")
     return rule
 
 
@@ -129,7 +139,7 @@ def _scales(lowering: Lowering, node: Node) -> list[float]:
     index = 1 if node.op == "Upsample" or lowering.graph.opset < 11 else 2
     given = np.asarray(node.attributes.get("scales", []), np.float32)
     if node.has(index):
-        given = np.asarray(lowering.constant(node, index), np.float32)
+        given = lowering.floats(node, index)
     if given.size == len(node.attributes.get("axes", [])) == 2:
         return [float(scale) for scale in given]
     return [float(scale) for scale in given[2:]] if given.size == 4 else exact
@@ -141,6 +151,8 @@ def _nearest(lowering: Lowering, node: Node, scales: list[float], rule: str) -> 
     rounding = node.attributes.get("nearest_mode", "round_prefer_floor")
     if node.op == "Upsample" or lowering.graph.opset < 11:
         rounding = "floor"
+    if rounding not in _ROUNDINGS:
+        raise refuse(node, f"nearest_mode '{rounding}' is not known")
     wanted = [_onnx_indices(*axis, rule, rounding) for axis in zip(shape, target, scales, strict=True)]
     for corners, centers in ((False, False), (False, True), (True, False)):
         picked = [_tflite_indices(old, new, corners, centers) for old, new in zip(shape, target, strict=True)]
@@ -160,13 +172,7 @@ def _onnx_indices(size: int, target: int, scale: float, rule: str, rounding: str
         x = np.zeros(1)
     else:
         x = (x + 0.5) / scale - 0.5
-    rounded = {
-        "floor": np.floor(x),
-        "ceil": np.ceil(x),
-        "round_prefer_floor": np.ceil(x - 0.5),
-        "round_prefer_ceil": np.floor(x + 0.5),
-    }[rounding]
-    return np.asarray(rounded.clip(0, size - 1), np.int64)
+    return np.asarray(_ROUNDINGS[rounding](x).clip(0, size - 1), np.int64)
 
 
 def _tflite_indices(size: int, target: int, corners: bool, centers: bool) -> NDArray[np.int64]:
@@ -195,8 +201,6 @@ def _bilinear(node: Node, size: tuple[int, ...], target: tuple[int, ...], scales
         "align_corners": {"alignCorners": True},
         "asymmetric": {},
     }
-    if rule not in flags:
-        raise refuse(node, f"linear with {rule} is not supported")
     return schema.ResizeBilinearOptionsT(**flags[rule])
 
 

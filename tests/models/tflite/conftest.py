@@ -1,7 +1,8 @@
 """Runs a graph in ONNX Runtime and its conversion in every TFLite engine that is installed, and compares.
 
-With NumPy 2 that is ai-edge-litert alone: tflite-runtime 2.14 works with NumPy 1 only. CI runs this folder a second time in an
-environment with NumPy 1 and both engines.
+Each engine runs twice: with XNNPACK, which takes most operators, and with its own kernels alone, which have to take them on a box
+without XNNPACK. With NumPy 2 there is ai-edge-litert only: tflite-runtime 2.14 needs NumPy 1. CI runs this folder a second time in
+an environment with NumPy 1 and both.
 """
 
 from __future__ import annotations
@@ -23,18 +24,23 @@ from pyasc.models.tflite import TfliteModel, to_tflite
 Array = NDArray[Any]
 Runner = Callable[[TfliteModel, Mapping[str, Array]], list[Array]]
 
-ENGINES = ["ai_edge_litert"]
+ENGINES = ["ai_edge_litert", "ai_edge_litert-plain"]
 if importlib.util.find_spec("tflite_runtime") is not None and np.__version__.startswith("1."):
-    ENGINES.append("tflite_runtime")
+    ENGINES += ["tflite_runtime", "tflite_runtime-plain"]
 
 
 @pytest.fixture(params=ENGINES)
 def run_tflite(request: pytest.FixtureRequest) -> Runner:
     """Runs a conversion on inputs in ONNX's layout; returns outputs in ONNX's layout, the model's names and shapes checked."""
-    engine = importlib.import_module(f"{request.param}.interpreter")
+    package, _, plain = request.param.partition("-")
+    engine = importlib.import_module(f"{package}.interpreter")
+    kinds = engine.OpResolverType
+    kernels = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else kinds.AUTO
 
     def run(converted: TfliteModel, feeds: Mapping[str, Array]) -> list[Array]:
-        interpreter = engine.Interpreter(model_content=converted.data, num_threads=1)
+        interpreter = engine.Interpreter(
+            model_content=converted.data, num_threads=1, experimental_op_resolver_type=kernels
+        )
         interpreter.allocate_tensors()
         details = interpreter.get_input_details()
         assert [d["name"] for d in details] == [info.name for info in converted.inputs]

@@ -37,6 +37,8 @@ class DeepSORTConfig:
     Attributes:
         model: path of an `.asc` appearance model; None tracks by motion and overlap alone.
         device: name of the device that the appearance model runs on, `auto` for the best present.
+        threads: of the device's engine for the appearance model, where it has that option; None leaves it to the engine.
+        batch: looks in one inference of the appearance model, where device and model have that option; None is one.
         max_cosine_distance: the largest distance of a detection to the nearest remembered appearance, above 0, up to 2. It goes
             with the model: 0.3 is for OSNet x0.25, the published program has 0.2 for its own network.
         nn_budget: appearances remembered for each track, 1 to 10000; the oldest goes first.
@@ -54,6 +56,8 @@ class DeepSORTConfig:
 
     model: str | None = None
     device: str = "auto"
+    threads: int | None = None
+    batch: int | None = None
     max_cosine_distance: float = 0.3
     nn_budget: int = 100
     max_iou_distance: float = 0.7
@@ -67,9 +71,12 @@ class DeepSORTConfig:
 
     def __post_init__(self) -> None:
         rate = self.frame_rate
+        needless = "given without an appearance model"
         checks = (
             ("model", self.model != "", "an empty path; leave it out to track without appearance"),
             ("device", self.device != "", "an empty name"),
+            ("threads", self.threads is None or self.model is not None, needless),
+            ("batch", self.batch is None or self.model is not None, needless),
             ("max_cosine_distance", 0 < self.max_cosine_distance <= 2, "not above 0 and up to 2"),
             ("nn_budget", 1 <= self.nn_budget <= 10000, "not from 1 to 10000"),
             ("max_iou_distance", 0 < self.max_iou_distance < 1, "not between 0 and 1"),
@@ -115,11 +122,7 @@ class DeepSORT(Tracker, name="deepsort"):
         self.config: DeepSORTConfig = config
         self.dropped = 0
         self.without_appearance = 0
-        self._model = _open_model(config) if config.model is not None else None
-        if self._model is None:
-            _log.info(
-                "deepsort: no appearance model, tracking by motion and overlap alone (device %s unused)", config.device
-            )
+        self._model = _open_model(config)
         self._table = TrackTable()
         self.reset()
 
@@ -129,6 +132,22 @@ class DeepSORT(Tracker, name="deepsort"):
         self._clock = FrameClock(self.config.frame_rate)
         self._size: tuple[int, int] | None = None
         self._dim: int | None = None
+
+    @property
+    def device(self) -> str | None:
+        """Name of the device that the appearance model runs on; None without a model."""
+        return self._model.device if self._model is not None else None
+
+    def config_device(self, device: str, **options: Any) -> None:
+        """Move the appearance model to another device; the tracks stay.
+
+        Raises:
+            ConfigError: there is no appearance model, or the device cannot honour an option.
+            DeviceError: no such device, or it cannot run the model; the model goes on where it was.
+        """
+        if self._model is None:
+            raise ConfigError([ConfigFault("device", "there is no appearance model to move")])
+        self._model.config_device(device, **options)
 
     def close(self) -> None:
         """Release the appearance model; a second call does nothing."""
@@ -191,7 +210,7 @@ class DeepSORT(Tracker, name="deepsort"):
         if given is None and self._model is not None:
             if image is None:
                 raise ValueError("deepsort: the appearance model needs the image of the frame")
-            given = _embed(self._model, image, found.xyxy)
+            given = self._model(image, found.xyxy)
         if given is None:
             return _Sight(found, xyah, None, np.zeros(len(found), np.bool_))
         if len(found):
@@ -272,24 +291,25 @@ class DeepSORT(Tracker, name="deepsort"):
         table.keep(table.confirmed | (table.misses == 0))
 
 
-def _open_model(config: DeepSORTConfig) -> EmbeddingModel:
+def _open_model(config: DeepSORTConfig) -> EmbeddingModel | None:
+    if config.model is None:
+        _log.info(
+            "deepsort: no appearance model, tracking by motion and overlap alone (device %s unused)", config.device
+        )
+        return None
     from pyasc.models.model import EmbeddingModel, load_model
 
-    model = load_model(config.model, device=config.device)
+    options = {key: value for key in ("threads", "batch") if (value := getattr(config, key)) is not None}
+    try:
+        model = load_model(config.model, device=config.device, **options)
+    except OSError as error:
+        raise ConfigError([ConfigFault("model", f"{config.model}: {error.strerror or error}")]) from error
     if not isinstance(model, EmbeddingModel):
         model.close()
-        raise ConfigError([ConfigFault("model", f"{config.model} is not an appearance model")])
+        raise ConfigError(
+            [ConfigFault("model", f"{config.model} is not an appearance model, its task is {model.task}")]
+        )
     return model
-
-
-def _embed(model: Any, image: NDArray[np.uint8], xyxy: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Appearance vectors of the boxes; zero for a box of which the picture shows nothing."""
-    height, width = image.shape[:2]
-    seen = (xyxy[:, 0] < width) & (xyxy[:, 1] < height) & (xyxy[:, 2] > 0) & (xyxy[:, 3] > 0)
-    vectors = model(image, xyxy[seen])
-    whole = np.zeros((len(xyxy), vectors.shape[1]), np.float32)
-    whole[seen] = vectors
-    return whole
 
 
 def _checked(detections: Detections) -> Detections:

@@ -501,6 +501,8 @@ def test_no_input_of_the_right_shape_raises(data: st.DataObject) -> None:
         ("frame_rate", float("inf")),
         ("model", ""),
         ("device", ""),
+        ("threads", 2),
+        ("batch", 4),
         ("max_age", "30"),
         ("max_agee", 30),
     ],

@@ -1,0 +1,164 @@
+"""A model on a device: the form that was chosen, loaded, with memory for its input."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from pyasc.errors import DeviceError, ModelFormatError
+from pyasc.hal.base import Device, DeviceInfo, Executable, Program, Resource, TensorInfo
+from pyasc.hal.registry import discover_devices, open_device
+from pyasc.models.archive import Archive
+from pyasc.models.plan import choose_form, make_plan
+from pyasc.models.preprocess import InputBuffer, Preprocessor
+
+_log = logging.getLogger(__name__)
+
+
+class SharedDevice(Resource):
+    """An opened device that several models of the process use; the last one to go closes it."""
+
+    _open: ClassVar[dict[str, tuple[Device, int]]] = {}
+    _turn: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        with self._turn:
+            device, users = self._open.get(name) or (open_device(name), 0)
+            self._open[name] = device, users + 1
+        self.device = device
+        self._held = True
+
+    def close(self) -> None:
+        """Let go of the device; a second call does nothing."""
+        with self._turn:
+            if not self._held:
+                return
+            self._held = False
+            device, users = self._open[self.name]
+            if users > 1:
+                self._open[self.name] = device, users - 1
+                return
+            del self._open[self.name]
+            device.close()
+
+
+class Session(Resource):
+    """A model, loaded on one device.
+
+    Closing it while calls are under way leaves the closing to the last of them.
+
+    Args:
+        archive: the model; stays open as long as the session.
+        device: a device's own name.
+        options: for `Device.load`.
+        make_reader: makes what reads the outputs of the loaded form.
+
+    Attributes:
+        device: what is known of the device.
+        options: as given.
+        executable: the loaded form.
+        preprocessor: for its input.
+        reader: as made by `make_reader`.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        device: str,
+        options: Mapping[str, Any],
+        make_reader: Callable[[tuple[TensorInfo, ...]], Any],
+    ) -> None:
+        self.options = dict(options)
+        with contextlib.ExitStack() as undo:
+            shared = undo.enter_context(SharedDevice(device))
+            self.device: DeviceInfo = shared.device.info
+            self.executable = undo.enter_context(_load(archive, shared.device, options))
+            if len(self.executable.inputs) != 1:
+                raise ModelFormatError(f"{archive.path}: {len(self.executable.inputs)} inputs; a picture fills one")
+            self.preprocessor = Preprocessor(archive.manifest.preprocess, self.executable.inputs[0])
+            self.reader = make_reader(self.executable.outputs)
+            self._release = undo.pop_all()
+        self._inputs: deque[InputBuffer] = deque()
+        self._turn = threading.Lock()
+        self._calls = 0
+        self._closing = False
+
+    def begin(self) -> bool:
+        """Keep the session open for one call, which has to `end`; False when it is closed."""
+        with self._turn:
+            if not self._closing:
+                self._calls += 1
+            return not self._closing
+
+    def end(self) -> None:
+        """A call has ended."""
+        with self._turn:
+            self._calls -= 1
+            last = self._closing and self._calls == 0
+        if last:
+            self._release.close()
+
+    @contextlib.contextmanager
+    def input(self) -> Iterator[InputBuffer]:
+        """Memory for one inference: each thread its own, used again by later calls."""
+        try:
+            buffer = self._inputs.pop()
+        except IndexError:
+            buffer = self.preprocessor.new_input()
+        yield buffer
+        self._inputs.append(buffer)
+
+    def close(self) -> None:
+        """Give executable and device back, now or when the last call under way ends; a second call does nothing."""
+        with self._turn:
+            if self._closing:
+                return
+            self._closing = True
+            idle = self._calls == 0
+        if idle:
+            self._release.close()
+
+
+def resolve_device(archive: Archive, name: str | None) -> str:
+    """A device's own name for a name, an alias, or None and `auto`: the best device present that can run the model.
+
+    Raises:
+        DeviceNotFoundError: no such device.
+        DeviceError: no device of this box can run the model; says why for each.
+    """
+    if name in ("gpu", "npu"):
+        return discover_devices().find(name).name
+    if name not in (None, "auto"):
+        return str(name).removesuffix(":0")
+    reasons: list[str] = []
+    devices = discover_devices()
+    for info in devices:
+        if not info.executes:
+            continue
+        with SharedDevice(info.name) as shared:
+            plan = make_plan(archive.manifest, shared.device.info, shared.device.formats())
+        if plan.form is not None:
+            if reasons:
+                _log.info("%s: on %s (%s)", archive.path, info.name, "; ".join(reasons))
+            return info.name
+        reasons += [f"{info.name}: {path}: {reason}" for path, reason in plan.rejected]
+    reasons += [f"{name}: {reason}" for name, reason in devices.absent.items()]
+    raise DeviceError(f"no device of this box can run {archive.manifest.name} ({'; '.join(reasons)})")
+
+
+def _load(archive: Archive, device: Device, options: Mapping[str, Any]) -> Executable:
+    form = choose_form(archive.manifest, device.info, device.formats())
+    program = Program(
+        name=archive.manifest.name,
+        format=form.format,
+        data=archive.entry(form.path),
+        inputs=form.inputs,
+        outputs=form.outputs,
+        precision=form.precision,
+    )
+    return device.load(program, **options)

@@ -54,14 +54,14 @@ class Pipeline:
         sink: where its events and tracks go.
 
     Attributes:
-        name, spec: as given.
+        name, spec, model_dir: as given.
         wedged: True after a stage did not come back from a frame: its thread, model and device are lost to this process.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any], *, model_dir: Path, sink: Sink) -> None:
         self.name, self.spec = name, spec
         self.wedged = False
-        self._model_dir, self._sink = model_dir, sink
+        self.model_dir, self._sink = model_dir, sink
         self._enabled = bool(spec.get("enabled", True))
         self._state: State = "starting" if self._enabled else "stopped"
         self._reason: str | None = None if self._enabled else "disabled"
@@ -105,10 +105,14 @@ class Pipeline:
             raise PyascError(f"pipeline {self.name} is {self._reason or 'not started'}: it cannot be restarted")
         self._wake.set()
 
-    def stop(self, timeout_s: float = 10.0) -> bool:
-        """End: all tracks leave, models are released. False when its thread does not end in time and is left behind."""
+    def request_stop(self) -> None:
+        """Begin to end, without waiting."""
         self._stopping.set()
         self._wake.set()
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """End: all tracks leave, models are released. False when its thread does not end in time and is left behind."""
+        self.request_stop()
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
@@ -175,7 +179,7 @@ class Pipeline:
     # --- the thread
 
     def _build(self) -> EdgeAnalyzer:
-        return build_analyzer(self.spec, path=join("pipelines", self.name), model_dir=self._model_dir)
+        return build_analyzer(self.spec, path=join("pipelines", self.name), model_dir=self.model_dir)
 
     def _supervise(self) -> None:
         """Run again and again: after a failure with growing delays, after the end only when asked."""

@@ -36,6 +36,22 @@ def demo_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def yolov5n_asc(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped YOLOv5n, converted once."""
+    from pyasc.models.convert import convert
+
+    return convert(demo_dir / "yolov5n.pt", tmp_path_factory.mktemp("yolov5n") / "yolov5n.asc")
+
+
+@pytest.fixture(scope="session")
+def osnet_asc(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped OSNet x0.25, converted once."""
+    from pyasc.models.convert import convert
+
+    return convert(demo_dir / "osnet_x0_25.onnx", tmp_path_factory.mktemp("osnet") / "osnet_x0_25.asc")
+
+
+@pytest.fixture(scope="session")
 def blobs() -> Iterator[Path]:
     """Installs the plugins `blobs` and `nearest` of tests/blobs: the folder to put on the path of other processes too."""
     folder = ROOT / "tests" / "blobs"

@@ -29,7 +29,7 @@ _NOTHING = Rules({}, lambda module, name: False)
 def load_checkpoint(path: str | os.PathLike[str]) -> Any:
     """The tree of a `.pt` or `.pth` file.
 
-    The file is mapped and its numbers are read when `Tensor.array` asks for them: leave it unchanged for as long as the tree is used.
+    The file is mapped and its numbers are read when `Tensor.array` asks for them: leave it unchanged while the tree is in use.
 
     Returns:
         plain Python values, `Tensor`, `Array`, and a `Record` for each object of a class.

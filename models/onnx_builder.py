@@ -120,7 +120,9 @@ class OnnxBuilder:
             (side + 2 * pad - step * (size - 1) - 1) // stride + 1
             for side, size, stride, pad, step in zip(x.shape[2:], kernel, strides, padding, dilations, strict=True)
         )
-        operands: list[Value | str] = [x, self.weight(weight)] + ([] if bias is None else [self.weight(bias)])
+        operands: list[Value | str] = [x, self.weight(weight)]
+        if bias is not None:
+            operands.append(self.weight(bias))
         return self.node(
             "Conv",
             operands,

@@ -147,6 +147,17 @@ def without(index: int) -> Callable[[list[Part]], bytes]:
     return lambda parts: build([part for number, part in enumerate(parts) if number != index])
 
 
+def whole_file_as_directory(parts: list[Part]) -> bytes:
+    gap = bytes(2000)
+    return build(parts, {"start": 0, "length": len(build(parts, gap=gap)) - 22}, gap=gap)
+
+
+def hidden_in_directory(parts: list[Part]) -> bytes:
+    sound = build(parts)
+    length, start = struct.unpack("<2I", sound[-10:-2])
+    return sound[:-22] + b"hidden" + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 3, 3, length + 6, start, 0)
+
+
 def with_zip64(parts: list[Part]) -> bytes:
     extra = struct.pack("<2HQQ", 1, 16, len(parts[1].data), len(parts[1].data))
     parts[1].central_extra = extra
@@ -174,6 +185,7 @@ ATTACKS: dict[str, tuple[Callable[[list[Part]], bytes], str]] = {
         lambda parts: build(parts, {"comment_length": 5}, tail=b"hello"),
         "the end record is missing",
     ),
+    "archive comment cut off": (lambda parts: build(parts, {"comment_length": 5}), "the end record is missing"),
     "two archives": (lambda parts: build(parts) * 2, "does not end at the end record"),
     "gap before the directory": (lambda parts: build(parts, gap=b"hidden"), "belong to no entry"),
     "gap between entries": (lie(before=b"hidden"), r"graph\.onnx: starts at byte"),
@@ -184,10 +196,8 @@ ATTACKS: dict[str, tuple[Callable[[list[Part]], bytes], str]] = {
     "one entry more than there are": (lambda parts: build(parts, {"here": 4, "count": 4}), "cut off"),
     "one entry fewer than there are": (lambda parts: build(parts, {"here": 2, "count": 2}), "belong to no entry"),
     "directory beyond the file": (lambda parts: build(parts, {"start": 2**32 - 2}), "does not end at the end record"),
-    "directory of absurd length": (
-        lambda parts: build(parts, {"start": 0, "length": len(build(parts)) - 22}, gap=bytes(2000)),
-        "does not end|too long",
-    ),
+    "directory of absurd length": (whole_file_as_directory, "too long for 3 entries"),
+    "record of no entry in the directory": (hidden_in_directory, "central directory belong to no entry"),
     "ZIP64 sizes": (with_zip64, "not padding"),
     "ZIP64 end record": (with_zip64_end, "does not end at the end record"),
     "ZIP64 in the local header": (lie(extra=struct.pack("<2HQQ", 1, 16, 5, 5) + bytes(2)), "not padding"),

@@ -256,6 +256,22 @@ def test_an_output_of_another_length_than_the_head_says() -> None:
     assert refusal(dump_manifest(wrong, hashes(wrong))).startswith("manifest.json: postprocess.dim: 256 is not the 512")
 
 
+def test_a_classifier_has_a_value_for_each_label() -> None:
+    embedder = embedding_manifest(512)
+    right = dataclasses.replace(
+        embedder, task="classify", postprocess=ClassificationHead(), labels=tuple(str(k) for k in range(512))
+    )
+    assert parse_manifest(dump_manifest(right, hashes(right)))[0] == right
+    wrong = dataclasses.replace(right, labels=right.labels[:-1])
+    assert refusal(dump_manifest(wrong, hashes(wrong))) == "manifest.json: outputs: 512 values for 511 labels"
+
+
+def test_an_embedder_has_one_output() -> None:
+    embedder = embedding_manifest(512)
+    two = dataclasses.replace(embedder, outputs=(*embedder.outputs, TensorInfo("more", (1, 512), "float32")))
+    assert refusal(dump_manifest(two, hashes(two))) == "manifest.json: outputs: embedding reads 1 output, there are 2"
+
+
 def test_a_variant_may_have_another_batch() -> None:
     manifest = embedding_manifest(512)
     variant = Variant(

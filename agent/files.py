@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ from pyasc.errors import PyascError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_LOCK = "agent.lock"
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -50,6 +54,26 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def lock_holder(folder: Path) -> int | None:
+    """Process id of the agent that runs with this state folder, or None.
+
+    Raises:
+        OSError: the lock may not be read.
+    """
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).strip()
+        return int(holder) if holder.isdigit() else 0
+    finally:
+        os.close(descriptor)
+    return None
+
+
 class FolderLock:
     """Held by the one agent of a state folder; the kernel lets go of it when the process ends, however it ends."""
 
@@ -60,16 +84,25 @@ class FolderLock:
             PyascError: another agent holds it.
             OSError: the folder cannot be written.
         """
-        path = folder / "agent.lock"
+        path = folder / _LOCK
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except OSError as error:
             holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
             os.close(self._descriptor)
             raise PyascError(f"another agent (process {holder or 'unknown'}) uses {folder}") from error
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _take(self) -> None:
+        """A reader of the status holds it for an instant, so one refusal says little."""
+        for _ in range(9):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(0.03)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:
         """Let go; a second call does nothing."""

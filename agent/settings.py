@@ -64,6 +64,13 @@ class Settings:
     log_level: str = "info"
 
 
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the agent's own file (2020-12)."""
+    text = resources.files("pyasc.agent").joinpath("settings.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
 def load_settings(path: Path) -> Settings:
     """Read the agent's file; names of files in it are relative to its folder.
 
@@ -86,7 +93,7 @@ def parse_settings(document: dict[str, Any], folder: Path) -> Settings:
     """
     known = {key: value for key, value in document.items() if key not in _LATER}
     faults = [ConfigFault(key, "not available in this version") for key in _LATER if key in document]
-    faults += schema_faults(known, _schema())
+    faults += schema_faults(known, schema())
     for index, family in enumerate(known["simulate"] if isinstance(known.get("simulate"), list) else []):
         faults.append(ConfigFault(f"simulate[{index}]", f"this version has no simulator of {family!r}"))
     if any(fault.path.startswith("broker") for fault in faults):
@@ -108,12 +115,6 @@ def parse_settings(document: dict[str, Any], folder: Path) -> Settings:
         spool=SpoolLimits(**known.get("spool", {})),
         log_level=known.get("log", {}).get("level", "info"),
     )
-
-
-def _schema() -> dict[str, Any]:
-    text = resources.files("pyasc.agent").joinpath("settings.schema.json").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
 
 
 def _broker(part: dict[str, Any], folder: Path) -> tuple[Broker | None, list[ConfigFault]]:

@@ -119,8 +119,8 @@ class Spool:
             self._flush()
 
     def retry(self) -> None:
-        """Write what waits in memory, if anything does."""
-        if self._waiting:
+        """Write what waits in memory, if anything does, and see whether a fault of the disk is over."""
+        if self._waiting or self.fault is not None:
             self._flush()
 
     def read(self, after: int, limit: int) -> list[Row]:
@@ -178,7 +178,7 @@ class Spool:
 
     def _flush(self) -> None:
         """Write the waiting batches, some hundred events a transaction, so that a long outage of the disk ends in bounded steps."""
-        while self._waiting:
+        while self._waiting or self.fault is not None:
             part = list(itertools.islice(self._waiting, 256))
             try:
                 self._write(part)
@@ -193,9 +193,9 @@ class Spool:
                 continue
             for _ in part:
                 self._waiting.popleft()
-        if self.fault is not None:
-            _log.info("the disk takes events again: %s", self._path)
-            self.fault = None
+            if self.fault is not None:
+                _log.info("the disk takes events again: %s", self._path)
+                self.fault = None
 
     def _write(self, batches: Sequence[Batch]) -> None:
         count, size, dropped, ids = 0, 0, self.dropped, []
@@ -217,7 +217,7 @@ class Spool:
                     self._track(pipeline, event)
                 self._db.execute("INSERT OR REPLACE INTO sequence VALUES (?, ?)", (pipeline, seq))
             lost, lost_bytes = self._drop(self._count + count, self._bytes + size)
-            if lost or dropped != self._stored_dropped:
+            if lost or dropped != self._stored_dropped or self.fault is not None:
                 self._db.execute("INSERT OR REPLACE INTO counter VALUES ('dropped', ?)", (dropped + lost,))
         self.dropped = self._stored_dropped = dropped + lost
         self._count += count - lost

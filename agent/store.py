@@ -14,7 +14,7 @@ from typing import Any
 
 from pyasc.agent.config import digest
 from pyasc.agent.document import parse_json
-from pyasc.agent.files import write_atomic
+from pyasc.agent.files import sync_folder, write_atomic
 from pyasc.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -76,6 +76,18 @@ class Store:
         if previous is not None:
             _write(self._previous, asdict(previous))
         _write(self._current, asdict(stored))
+
+    def go_back(self, previous: Stored | None) -> None:
+        """Make the previous configuration the current one; None when there is none, and nothing is stored then.
+
+        Raises:
+            OSError: the disk takes nothing.
+        """
+        if previous is not None:
+            _write(self._current, asdict(previous))
+            return
+        self._current.unlink(missing_ok=True)
+        sync_folder(self._current.parent)
 
     def refused(self) -> Refused | None:
         """The last configuration that was rolled back, or None."""

@@ -20,6 +20,7 @@ import pytest
 from numpy.typing import NDArray
 from trackeval.metrics import CLEAR, HOTA, Identity
 
+from pyasc.models.convert import convert
 from pyasc.plugins.association import iou
 from pyasc.plugins.base import load_plugin
 from pyasc.types import Detections
@@ -110,7 +111,7 @@ def score(truth: list[Labels], tracks: list[Labels]) -> dict[str, float]:
     """HOTA, MOTA and IDF1 in 0..1, identity switches, number of tracks."""
     gt_ids, gt_count = numbered(truth)
     tracker_ids, count = numbered(tracks)
-    data = {
+    data: dict[str, Any] = {
         "gt_ids": gt_ids,
         "tracker_ids": tracker_ids,
         "num_timesteps": len(truth),
@@ -233,8 +234,8 @@ def clip(shared: Path, request: pytest.FixtureRequest) -> Clip:
     return Clip(shown, persons, truth, said["end_to_end_yolov5n_osnet_deepsort"])
 
 
-def test_yolov5n_and_osnet_and_deepsort_with_its_default_settings(clip: Clip, osnet: Osnet) -> None:
-    tracker = load_plugin("deepsort")
+def follow(clip: Clip, tracker: Any, looks: Osnet | None = None) -> dict[str, float]:
+    """Scores of a tracker on the detections of a clip, with looks from elsewhere or its own."""
     tracks = []
     for picture, boxes in zip(clip.pictures, clip.found, strict=True):
         found = Detections(
@@ -243,8 +244,26 @@ def test_yolov5n_and_osnet_and_deepsort_with_its_default_settings(clip: Clip, os
             boxes[:, 5].astype(np.int64),
             ["person"] * len(boxes),
         )
-        shown = tracker.update(found, picture, features=osnet(picture, boxes[:, :4]))
+        features = looks(picture, boxes[:, :4]) if looks else None
+        shown = tracker.update(found, picture, features=features)
         tracks.append((shown.track_id, shown.xyxy.astype(np.float64)))
-    ours = score(clip.truth, tracks)
+    return score(clip.truth, tracks)
+
+
+def test_yolov5n_and_osnet_and_deepsort_with_its_default_settings(clip: Clip, osnet: Osnet) -> None:
+    ours = follow(clip, load_plugin("deepsort"), osnet)
     for metric in METRICS:
-        assert ours[metric] > clip.expected[metric] - 0.005
+        assert ours[metric] > clip.expected[metric] - 0.001
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_whole_with_the_appearance_model_of_an_asc_file(
+    clip: Clip, shared: Path, tmp_path: Path, precision: str
+) -> None:
+    path = convert(
+        shared / "weights/osnet_x0_25_msmt17_dynbatch.onnx", tmp_path / "osnet_x0_25.asc", precision=precision
+    )
+    with load_plugin("deepsort", model=str(path), device="cpu") as tracker:
+        ours = follow(clip, tracker)
+    for metric in METRICS:
+        assert ours[metric] > clip.expected[metric] - 0.001

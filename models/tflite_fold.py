@@ -182,8 +182,9 @@ def label(node: onnx.NodeProto) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The error's text cut to one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The error's text cut to one line, without control characters."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return "".join(char for char in line if char.isprintable())
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:

@@ -20,18 +20,19 @@ def fuse(graph: Graph) -> None:
 
 
 def clip_range(graph: Graph, node: Node) -> tuple[float, float] | None:
-    """Lower and upper bound of a Clip node (infinite where absent); None when one is not a constant."""
+    """Lower and upper bound of a Clip node (infinite where absent); None when one is no constant number."""
     bounds = [float(node.attributes.get("min", -np.inf)), float(node.attributes.get("max", np.inf))]
     for index in (1, 2):
         if node.has(index):
-            if node.inputs[index] not in graph.constants:
+            bound = graph.constants.get(node.inputs[index])
+            if bound is None or bound.size != 1:
                 return None
-            bounds[index - 1] = float(graph.constants[node.inputs[index]])
+            bounds[index - 1] = float(bound.reshape(-1)[0])
     return bounds[0], bounds[1]
 
 
 def normalization(graph: Graph, node: Node) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Scale and offset a channel, float64, of a BatchNormalization node; None when its parameters are no constants of one length."""
+    """Scale and offset a channel, float64, of a BatchNormalization; None when its parameters are no constants of one length."""
     if not all(name in graph.constants for name in node.inputs[1:5]) or node.attributes.get("training_mode", 0):
         return None
     if len({graph.constants[name].shape for name in node.inputs[1:5]}) > 1 or graph.constants[node.inputs[1]].ndim != 1:

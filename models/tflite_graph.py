@@ -95,6 +95,7 @@ def read_graph(model: onnx.ModelProto, supported: Collection[str]) -> Graph:
         ConversionError: the graph is inconsistent, has a size that is not fixed, or keeps weights in other files.
         UnsupportedOperatorError: an operator that is not in `supported`, or one that computes other than float32 at run time.
     """
+    _check_names(model)
     opset = _default_opset(model)
     constants = _initializers(model)
     inputs = [value for value in model.graph.input if value.name not in constants]
@@ -120,6 +121,17 @@ def read_graph(model: onnx.ModelProto, supported: Collection[str]) -> Graph:
         raise ConversionError(f"nothing makes the output '{missing[0]}'")
     plain = [_plain(node) for node in _needed(kept, outputs)]
     return Graph([value.name for value in inputs], outputs, plain, constants, shapes, opset)
+
+
+def _check_names(model: onnx.ModelProto) -> None:
+    """Names go into messages, and so to terminals and logs: none may hold control characters."""
+    graph = model.graph
+    names = [entry.name for part in (graph.input, graph.output, graph.initializer) for entry in part]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+    for name in names:
+        if not name.isprintable():
+            raise ConversionError(f"{name!r} is no name of a node or value")
 
 
 def _default_opset(model: onnx.ModelProto) -> int:

@@ -66,6 +66,13 @@ class Lowering:
         """Input `index` as a float32 array; UnsupportedOperatorError when it is computed at run time."""
         return np.asarray(self.constant(node, index), np.float32)
 
+    def number(self, node: Node, index: int) -> float:
+        """Input `index` as one number; UnsupportedOperatorError when it is computed at run time or not one number."""
+        array = self.constant(node, index)
+        if array.size != 1:
+            raise refuse(node, f"input {index} ('{node.inputs[index]}') of shape {list(array.shape)} is not one number")
+        return float(array.reshape(-1)[0])
+
     def integers(self, node: Node, index: int, attribute: str) -> list[int] | None:
         """A list that older operator sets keep in an attribute and newer ones in input `index`; None when not given."""
         if node.has(index):

@@ -219,7 +219,7 @@ def _windows(lowering: Lowering, node: Node, kernel: Any, dilations: list[int]) 
         raise refuse(node, f"kernel_shape {node.attributes['kernel_shape']} is not that of the weights")
     rule = node.attributes.get("auto_pad", "NOTSET")
     if rule not in ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"):
-        raise refuse(node, f"auto_pad '{rule}' is not known")
+        raise refuse(node, f"auto_pad {rule!r} is not known")
     pads = [int(pad) for pad in node.attributes.get("pads") or [0, 0, 0, 0]]
     if min(pads) < 0:
         raise refuse(node, f"negative padding {pads}")
@@ -277,14 +277,14 @@ def pad(lowering: Lowering, node: Node) -> None:
     order = lowering.order(source)
     tensor, ordered = lowering.tensor(source, order), [pads[axis] for axis in order]
     if mode == "constant":
-        fill = float(lowering.floats(node, 2)) if node.has(2) else float(node.attributes.get("value", 0.0))
+        fill = lowering.number(node, 2) if node.has(2) else float(node.attributes.get("value", 0.0))
         result = write_pad(lowering, tensor, ordered, fill, output)
     elif mode == "reflect":
         options = schema.MirrorPadOptionsT(mode=schema.MirrorPadMode.REFLECT)
         inputs = [tensor, lowering.integers_constant(ordered, "paddings")]
         result = lowering.add("MIRROR_PAD", inputs, physical(lowering.shape(output), order), output, options)
     else:
-        raise refuse(node, f"mode '{mode}' is not supported")
+        raise refuse(node, f"mode {mode!r} is not supported")
     lowering.bind(output, result, order)
 
 

@@ -138,7 +138,7 @@ def _power(lowering: Lowering, node: Node) -> bool:
         return False
     if lowering.shape(node.outputs[0]) != lowering.shape(node.inputs[0]):
         return False
-    exponent = float(lowering.graph.constants[name].reshape(-1)[0])
+    exponent = lowering.number(node, 1)
     known: dict[float, tuple[str, Any]] = {2.0: ("SQUARE", schema.SquareOptionsT()), 0.5: ("SQRT", None)}
     if exponent not in known:
         return False

@@ -118,7 +118,7 @@ def resize(lowering: Lowering, node: Node) -> None:
         op, options = "RESIZE_BILINEAR", _bilinear(node, shape[2:], target[2:], scales, rule)
         wide = options.halfPixelCenters
     else:
-        raise refuse(node, f"mode '{mode}' is not supported")
+        raise refuse(node, f"mode {mode!r} is not supported")
     inputs = [lowering.tensor(source, NHWC), lowering.integers_constant(target[2:], "size")]
     result = lowering.add(op, inputs, physical(target, NHWC), output, options, 3 if wide else 1)
     lowering.bind(output, result, NHWC)
@@ -128,7 +128,7 @@ def _coordinate_rule(lowering: Lowering, node: Node) -> str:
     modern = node.op == "Resize" and lowering.graph.opset >= 11
     rule = str(node.attributes.get("coordinate_transformation_mode", "half_pixel" if modern else "asymmetric"))
     if rule not in _RULES or node.attributes.get("antialias", 0):
-        raise refuse(node, f"{rule} with antialias {node.attributes.get('antialias', 0)} is not supported")
+        raise refuse(node, f"{rule!r} with antialias {node.attributes.get('antialias', 0)} is not supported")
     return rule
 
 
@@ -152,7 +152,7 @@ def _nearest(lowering: Lowering, node: Node, scales: list[float], rule: str) -> 
     if node.op == "Upsample" or lowering.graph.opset < 11:
         rounding = "floor"
     if rounding not in _ROUNDINGS:
-        raise refuse(node, f"nearest_mode '{rounding}' is not known")
+        raise refuse(node, f"nearest_mode {rounding!r} is not known")
     wanted = [_onnx_indices(*axis, rule, rounding) for axis in zip(shape, target, scales, strict=True)]
     for corners, centers in ((False, False), (False, True), (True, False)):
         picked = [_tflite_indices(old, new, corners, centers) for old, new in zip(shape, target, strict=True)]

@@ -130,7 +130,8 @@ def _check_names(model: onnx.ModelProto) -> None:
     for node in graph.node:
         names += [node.name, node.op_type, node.domain, *node.input, *node.output]
     for name in names:
-        if not name.isprintable():
+        # Protobuf hands out bytes where a string is not UTF-8.
+        if not isinstance(name, str) or not name.isprintable():
             raise ConversionError(f"{name!r} is no name of a node or value")
 
 

@@ -315,7 +315,7 @@ def test_constants_that_grow_without_bounds_are_refused(model, bomb):
 
 
 @settings(
-    max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_damaged_models_end_in_one_clear_error_or_in_a_model(small, data):

@@ -122,10 +122,13 @@ def _plain_rows(array: NDArray[Any]) -> NDArray[Any]:
 def _contents(path: Path) -> bytes:
     # O_NONBLOCK: opening a FIFO returns at once, and is then refused.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise StreamError(f"{path}: not a regular file")
         if status.st_size > MAX_FILE_BYTES:
             raise StreamError(f"{path}: {status.st_size} bytes are more than the {MAX_FILE_BYTES} that are taken")
-        return file.read(MAX_FILE_BYTES)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(MAX_FILE_BYTES)
+    finally:
+        os.close(fd)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# The fields that are the device's business; what each means and which device has it, the driver says.
+_DEVICE_OPTIONS = ("threads", "precision", "engine", "use_avx2", "batch")
+
 
 @dataclass(frozen=True, slots=True)
 class DeepSORTConfig:
@@ -37,8 +40,7 @@ class DeepSORTConfig:
     Attributes:
         model: path of an `.asc` appearance model; None tracks by motion and overlap alone.
         device: name of the device that the appearance model runs on, `auto` for the best present.
-        threads: of the device's engine for the appearance model, where it has that option; None leaves it to the engine.
-        batch: looks in one inference of the appearance model, where device and model have that option; None is one.
+        threads, precision, engine, use_avx2, batch: options of the device for the appearance model, for devices that have them.
         max_cosine_distance: the largest distance of a detection to the nearest remembered appearance, above 0, up to 2. It goes
             with the model: 0.3 is for OSNet x0.25, the published program has 0.2 for its own network.
         nn_budget: appearances remembered for each track, 1 to 10000; the oldest goes first.
@@ -57,6 +59,9 @@ class DeepSORTConfig:
     model: str | None = None
     device: str = "auto"
     threads: int | None = None
+    precision: str | None = None
+    engine: str | None = None
+    use_avx2: bool | None = None
     batch: int | None = None
     max_cosine_distance: float = 0.3
     nn_budget: int = 100
@@ -71,12 +76,9 @@ class DeepSORTConfig:
 
     def __post_init__(self) -> None:
         rate = self.frame_rate
-        needless = "given without an appearance model"
         checks = (
             ("model", self.model != "", "an empty path; leave it out to track without appearance"),
             ("device", self.device != "", "an empty name"),
-            ("threads", self.threads is None or self.model is not None, needless),
-            ("batch", self.batch is None or self.model is not None, needless),
             ("max_cosine_distance", 0 < self.max_cosine_distance <= 2, "not above 0 and up to 2"),
             ("nn_budget", 1 <= self.nn_budget <= 10000, "not from 1 to 10000"),
             ("max_iou_distance", 0 < self.max_iou_distance < 1, "not between 0 and 1"),
@@ -87,6 +89,9 @@ class DeepSORTConfig:
             ("frame_rate", rate is None or 0.001 <= rate <= 1000, "not from 0.001 to 1000 frames a second"),
         )
         faults = [ConfigFault(key, f"{getattr(self, key)!r} is {wrong}") for key, right, wrong in checks if not right]
+        if self.model is None:
+            given = [key for key in _DEVICE_OPTIONS if getattr(self, key) is not None]
+            faults += [ConfigFault(key, "needs an appearance model") for key in given]
         if faults:
             raise ConfigError(faults)
 
@@ -109,6 +114,10 @@ class _Sight:
 class DeepSORT(Tracker, name="deepsort"):
     """The tracker. Instances share nothing; the same calls give the same tracks; not for use by two threads at once.
 
+    Raises:
+        ConfigError: the file is no appearance model, or an option that the device cannot honour.
+        OSError, ModelFormatError, DeviceError: as for `pyasc.load_model`.
+
     Attributes:
         dropped: detections dropped so far because their box or score was not finite or the box had no area.
         without_appearance: detections so far whose appearance could not be told (outside the picture, or a vector that is zero
@@ -123,6 +132,7 @@ class DeepSORT(Tracker, name="deepsort"):
         self.dropped = 0
         self.without_appearance = 0
         self._model = _open_model(config)
+        self._home = self.device
         self._table = TrackTable()
         self.reset()
 
@@ -141,13 +151,18 @@ class DeepSORT(Tracker, name="deepsort"):
     def config_device(self, device: str, **options: Any) -> None:
         """Move the appearance model to another device; the tracks stay.
 
+        Args:
+            device: a name, an alias, or `auto`.
+            options: the device's own. Those of the configuration belong to the device that it names: they count again when the
+                model comes back to that one, where these do not say otherwise.
         Raises:
             ConfigError: there is no appearance model, or the device cannot honour an option.
             DeviceError: no such device, or it cannot run the model; the model goes on where it was.
         """
         if self._model is None:
             raise ConfigError([ConfigFault("device", "there is no appearance model to move")])
-        self._model.config_device(device, **options)
+        home = device in (self._home, self.config.device)
+        self._model.config_device(device, **({**_device_options(self.config), **options} if home else options))
 
     def close(self) -> None:
         """Release the appearance model; a second call does nothing."""
@@ -299,17 +314,15 @@ def _open_model(config: DeepSORTConfig) -> EmbeddingModel | None:
         return None
     from pyasc.models.model import EmbeddingModel, load_model
 
-    options = {key: value for key in ("threads", "batch") if (value := getattr(config, key)) is not None}
-    try:
-        model = load_model(config.model, device=config.device, **options)
-    except OSError as error:
-        raise ConfigError([ConfigFault("model", f"{config.model}: {error.strerror or error}")]) from error
+    model = load_model(config.model, config.device, **_device_options(config))
     if not isinstance(model, EmbeddingModel):
         model.close()
-        raise ConfigError(
-            [ConfigFault("model", f"{config.model} is not an appearance model, its task is {model.task}")]
-        )
+        raise ConfigError([ConfigFault("model", f"{config.model} is no appearance model, its task is {model.task}")])
     return model
+
+
+def _device_options(config: DeepSORTConfig) -> dict[str, Any]:
+    return {key: value for key in _DEVICE_OPTIONS if (value := getattr(config, key)) is not None}
 
 
 def _checked(detections: Detections) -> Detections:

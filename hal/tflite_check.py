@@ -34,6 +34,20 @@ _RESCALE_RANGE = (2.0**-32, 256.0)
 _OPTION_VECTORS = {3: {1: 4, 2: 4}, 17: {0: 4}, 30: {0: 4}, 111: {0: 1, 1: 1}, 115: {0: 4}}
 _LAST_OPTION = 126
 
+# Numbers that kernels divide by or loop over without a look: option type to {field: bytes, default, lowest, highest}.
+_PADDING, _ACTIVATION = (1, 0, 0, 1), (1, 0, 0, 5)
+_STEP, _DILATION, _FACTOR = (4, 0, 1, 1 << 15), (4, 1, 1, 1 << 15), (4, 0, 0, 1 << 15)
+_OPTION_NUMBERS = {
+    1: {0: _PADDING, 1: _STEP, 2: _STEP, 3: _ACTIVATION, 4: _DILATION, 5: _DILATION},
+    2: {0: _PADDING, 1: _STEP, 2: _STEP, 3: _FACTOR, 4: _ACTIVATION, 5: _DILATION, 6: _DILATION},
+    5: {0: _PADDING, 1: _STEP, 2: _STEP, 3: _STEP, 4: _STEP, 5: _ACTIVATION},
+    19: {0: _STEP},
+    49: {0: _PADDING, 1: _STEP, 2: _STEP, 3: _ACTIVATION},
+    94: {0: _STEP},
+}
+# Operators that need these: pooling, convolutions, depth to space, space to depth. Without options they would get zeros.
+_NEEDED_OPTIONS = {1: 5, 3: 1, 4: 2, 5: 94, 12: 5, 17: 5, 26: 19, 67: 49}
+
 
 def check_tflite(data: bytes, name: str) -> None:
     """Check a TFLite file.
@@ -167,7 +181,10 @@ class _Table:
         self._buffer.within(start + count, 1)
         if self._buffer.data[start + count]:
             raise _DamagedError(f"a string without an end at byte {start}")
-        return self._buffer.data[start : start + count].decode("utf-8", "replace")
+        try:
+            return self._buffer.data[start : start + count].decode("utf-8")
+        except UnicodeDecodeError:
+            raise _DamagedError(f"a string that is not UTF-8 at byte {start}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +329,7 @@ def _operator(operator: _Table, number: int, codes: list[int], tensors: list[_Te
         raise _DamagedError(f"operator {number} keeps its options behind the flatbuffer")
     if operator.number(11, 1) or operator.has(12):
         raise _DamagedError(f"operator {number} has StableHLO options, which PyASC does not take")
-    _options(operator, number)
+    _options(operator, number, codes[code])
     if codes[code] in _RESCALING:
         _rescaling(number, inputs, outputs, tensors)
 
@@ -327,16 +344,19 @@ def _rescaling(number: int, inputs: tuple[int, ...], outputs: tuple[int, ...], t
             raise _DamagedError(f"operator {number} has scales that no engine can compute with")
 
 
-def _options(operator: _Table, number: int) -> None:
+def _options(operator: _Table, number: int, code: int) -> None:
     kind = operator.number(3, 1, signed=False)
     options = operator.table(4)
-    if (options is None) != (kind == 0) or kind > _LAST_OPTION:
-        raise _DamagedError(f"operator {number} has broken options")
+    if (options is None) != (kind == 0) or kind > _LAST_OPTION or _NEEDED_OPTIONS.get(code, kind) != kind:
+        raise _DamagedError(f"operator {number} has options of the wrong kind")
     if options is None:
         return
-    vectors = _OPTION_VECTORS.get(kind, {})
-    for field, item_bytes in vectors.items():
+    for field, item_bytes in _OPTION_VECTORS.get(kind, {}).items():
         options.vector_length(field, item_bytes)
+    for field, (size, default, lowest, highest) in _OPTION_NUMBERS.get(kind, {}).items():
+        value = options.number(field, size, default)
+        if not lowest <= value <= highest:
+            raise _DamagedError(f"operator {number} has the option {field} = {value}, outside of {lowest} to {highest}")
 
 
 def _check_indices(what: str, indices: Iterable[int], count: int) -> None:

@@ -150,7 +150,10 @@ def onnx_models() -> None:
     kernel = np.full((16, 16, 3, 3), 1 / 144, np.float32)
     weights = helper.make_tensor("w", TensorProto.FLOAT, kernel.shape, kernel.tobytes(), raw=True)
     names = ["x", *(f"layer{number}" for number in range(7)), "y"]
-    nodes = [helper.make_node("Conv", [a, "w"], [b], pads=[1, 1, 1, 1]) for a, b in itertools.pairwise(names)]
+    nodes = [
+        helper.make_node("Conv", [a, "w"], [b], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        for a, b in itertools.pairwise(names)
+    ]
     save_onnx("convs.onnx", nodes, {"x": (1, 16, 256, 256), "y": (1, 16, 256, 256)}, [weights])
     outside = helper.make_tensor("c", TensorProto.FLOAT, (1, 4), np.zeros(4, np.float32).tobytes(), raw=True)
     outside.ClearField("raw_data")

@@ -1,0 +1,114 @@
+"""Damaged and hostile ONNX files."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from pyasc.errors import ModelFormatError
+from pyasc.hal.onnx_check import check_onnx
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+_TWO_HEADS = (GOLDEN / "two_heads.onnx").read_bytes()
+
+
+def _model(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto] | None = None) -> bytes:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["n", 3, None])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [1])
+    graph = helper.make_graph(nodes, "main", [x], [y], weights or [])
+    return bytes(helper.make_model(graph).SerializeToString())
+
+
+def _external(name: str) -> onnx.TensorProto:
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    return tensor
+
+
+def test_the_tables_are_those_of_the_onnx_package(demo_dir: Path) -> None:
+    for path in (GOLDEN / "two_heads.onnx", demo_dir / "osnet_x0_25.onnx"):
+        graph = onnx.load(str(path)).graph
+        tables = check_onnx(path.read_bytes(), path.name)
+        assert [found.name for found in tables.inputs] == [value.name for value in graph.input]
+        assert [found.name for found in tables.outputs] == [value.name for value in graph.output]
+        assert tables.operators == {node.op_type for node in graph.node}
+        for found, value in zip(tables.inputs + tables.outputs, (*graph.input, *graph.output), strict=True):
+            dims = value.type.tensor_type.shape.dim
+            assert found.shape == tuple(dim.dim_value or None for dim in dims)
+            assert found.dtype == "float32"
+
+
+def test_open_sizes_and_other_types_are_read() -> None:
+    tables = check_onnx(_model([helper.make_node("Shape", ["x"], ["y"])]), "m")
+    assert (tables.inputs[0].shape, tables.inputs[0].dtype) == ((None, 3, None), "float16")
+    assert (tables.outputs[0].shape, tables.outputs[0].dtype) == ((1,), "int64")
+
+
+def test_an_initialiser_that_is_listed_as_an_input_is_none() -> None:
+    weight = helper.make_tensor("x", TensorProto.FLOAT, [1], [0.0])
+    assert check_onnx(_model([], [weight]), "m").inputs == ()
+
+
+def test_weights_in_other_files_are_refused_wherever_they_hide() -> None:
+    hidden = helper.make_graph([], "branch", [], [], [_external("w")])
+    for data in (
+        (GOLDEN / "external.onnx").read_bytes(),
+        _model([], [_external("w")]),
+        _model([helper.make_node("Constant", [], ["c"], value=_external("w"))]),
+        _model([helper.make_node("If", ["c"], ["d"], then_branch=hidden, else_branch=hidden)]),
+    ):
+        with pytest.raises(ModelFormatError, match="weights in other files"):
+            check_onnx(data, "m")
+
+
+def test_a_constant_of_another_size_than_its_shape_is_refused() -> None:
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1000, 1000], raw_data=bytes(4))
+    with pytest.raises(ModelFormatError, match=r"'w' of shape \(1000, 1000\) has 4 bytes"):
+        check_onnx(_model([], [weight]), "m")
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[-1], raw_data=b"")
+    with pytest.raises(ModelFormatError, match="negative size"):
+        check_onnx(_model([], [weight]), "m")
+
+
+def test_graphs_within_graphs_end_somewhere() -> None:
+    def wrapped(field: int, content: bytes) -> bytes:
+        size, prefix = len(content), b""
+        while size > 0x7F:
+            prefix += bytes([size & 0x7F | 0x80])
+            size >>= 7
+        return bytes([field << 3 | 2]) + prefix + bytes([size]) + content
+
+    graph = b""
+    for _ in range(2000):  # graph of a node (1) of an attribute (5) of a graph (6)
+        graph = wrapped(1, wrapped(5, wrapped(6, graph)))
+    with pytest.raises(ModelFormatError, match="more than 16 deep"):
+        check_onnx(wrapped(7, graph), "deep")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00", b"PK\x03\x04", b"\xff" * 50, b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"]
+)
+def test_what_is_no_onnx_is_refused(data: bytes) -> None:
+    with pytest.raises(ModelFormatError, match="not a sound ONNX file"):
+        check_onnx(data, "m")
+
+
+def test_two_graphs_are_refused() -> None:
+    with pytest.raises(ModelFormatError, match="several graphs"):
+        check_onnx(_TWO_HEADS + _TWO_HEADS, "m")
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_in_the_file_there_is_no_other_error(data: st.DataObject) -> None:
+    changed = bytearray(_TWO_HEADS[: data.draw(st.integers(0, len(_TWO_HEADS)))] or b"\0")
+    for _ in range(data.draw(st.integers(0, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ModelFormatError):
+        check_onnx(bytes(changed), "changed")

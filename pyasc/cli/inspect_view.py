@@ -13,6 +13,7 @@ _LABELS_SHOWN = 12
 _OPERATORS_SHOWN = 40
 # Wide enough for the longest row: a table takes only what it needs.
 _PIPE_COLUMNS = 1_000
+_LOADED = {None: "", True: ", loads", False: ", does not load"}
 # A hash that is folded over several lines helps nobody: a narrow terminal shows its first digits, as version control does.
 _WIDE_COLUMNS, _SHA256_DIGITS, _SHORT_DIGITS = 150, 64, 12
 
@@ -66,7 +67,7 @@ def _fact_rows(report: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     opsets = ", ".join(f"{domain} {version}" for domain, version in graph["opsets"].items())
     yield "operator sets", f"{opsets} (ONNX IR {graph['ir_version']}, written by {graph['producer'] or 'unknown'})"
     stored = ", ".join(f"{dtype} {_size(size)}" for dtype, size in graph["weight_bytes"].items())
-    yield "parameters", f"{graph['parameters']:,} in {graph['weights']} weights: {stored or 'none'}"
+    yield "weights", f"{graph['parameters']:,} values in {graph['weights']} tensors: {stored or 'none'}"
     for key, value in report["source"].items():
         yield f"source {key}", value
 
@@ -131,9 +132,14 @@ def _parts(report: Mapping[str, Any], digits: int) -> Table:
 def _plan(report: Mapping[str, Any]) -> Table:
     table = _table("device", "runs", "why not the others")
     for device in report["devices"]:
-        name = f"{device['device']} (simulated)" if device["simulated"] else device["device"]
+        marks = ["simulated"] * device["simulated"] + ["default"] * (device["device"] == report["default_device"])
+        name = f"{device['device']} ({', '.join(marks)})" if marks else device["device"]
         reasons = [f"{row['path']}: {row['reason']}" for row in device["rejected"]]
-        table.add_row(name, device["runs"] or "nothing", device["error"] or "; ".join(reasons) or "there are none")
+        table.add_row(
+            name, f"{device['runs'] or 'nothing'}{_LOADED[device['loaded']]}", "; ".join(reasons) or "there are none"
+        )
+        if device["error"]:
+            table.add_row("", Text("fails", style="bold"), device["error"])
     for name, reason in report["absent"].items():
         table.add_row(name, "absent", reason)
     return table
@@ -152,7 +158,6 @@ def _cut(items: Sequence[str], most: int) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    size, units = float(size_bytes), ["bytes", "KiB", "MiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:.1f} {units[0]}" if units[0] != "bytes" else f"{size_bytes} bytes"
+    if size_bytes < 1000:
+        return f"{size_bytes} bytes"
+    return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 1e6 else f"{size_bytes / 1e6:.1f} MB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -15,10 +16,12 @@ from typing import Any
 import onnx
 import pytest
 
+from pyasc.errors import ModelFormatError
 from pyasc.hal.base import TensorInfo
 from pyasc.hal.registry import discover_devices, open_device
 from pyasc.models.archive import open_archive, write_archive
 from pyasc.models.manifest import ClassificationHead, EmbeddingHead, Manifest, Preprocess, Variant
+from pyasc.models.model import load_model
 from pyasc.models.plan import choose_form
 
 VARIANT = "variants/hi3559/model.wk"
@@ -43,7 +46,7 @@ def embedder(graph: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("inspect") / "embedder.asc"
     images = TensorInfo("images", (1, 3, 256, 128), "float32", "NCHW")
     quantised = TensorInfo("images", (1, 256, 128, 3), "uint8", "NHWC", 0.0078125, 128)
-    features = (TensorInfo("features", (1, 512), "float32"),)
+    features = (TensorInfo("output", (1, 512), "float32"),)
     preprocess = Preprocess("stretch", 256, 128, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
     variant = Variant("hi3559", "wk", VARIANT, "int8", (quantised,), features)
     manifest = Manifest(
@@ -95,6 +98,47 @@ def test_every_device_of_this_box_has_the_plan_that_loading_follows(report: dict
     assert {"path": VARIANT, "reason": "compiled for hi3559"} in row["rejected"]
 
 
+def test_the_default_device_is_the_one_that_load_model_takes(report: dict[str, Any], embedder: Path) -> None:
+    with load_model(embedder) as model:
+        assert report["default_device"] == model.device
+
+
+def test_loading_says_what_works(embedder: Path, report: dict[str, Any]) -> None:
+    assert {row["loaded"] for row in report["devices"]} == {None}
+    done = inspect(embedder, "--load", "--json")
+    assert done.returncode == 0
+    loaded = json.loads(done.stdout)
+    for row in loaded["devices"]:
+        assert row["loaded"] == (True if row["runs"] else None)
+        assert row["error"] is None
+    assert any("graph.onnx, loads" in line for line in inspect(embedder, "--load").stdout.splitlines())
+
+
+def test_loading_says_what_fails(tmp_path: Path, embedder: Path, graph: bytes) -> None:
+    """A variant for the cpu that is no model: the plan still names it, as loading does, and loading it fails."""
+    with open_archive(embedder) as archive:
+        manifest = archive.manifest
+    path = "variants/cpu/model.tflite"
+    variant = Variant("cpu", "tflite", path, "fp32", manifest.inputs, manifest.outputs)
+    write_archive(tmp_path / "m.asc", dataclasses.replace(manifest, variants=(variant,)), graph, {path: b"no model"})
+    done = inspect(tmp_path / "m.asc", "--load", "--json")
+    assert done.returncode == 1
+    row = next(row for row in json.loads(done.stdout)["devices"] if row["device"] == "cpu")
+    assert (row["runs"], row["loaded"]) == (path, False)
+    with pytest.raises(ModelFormatError) as caught:
+        load_model(tmp_path / "m.asc", device="cpu")
+    assert row["error"] == str(caught.value)
+    assert f"{path}, does not load" in inspect(tmp_path / "m.asc", "--load").stdout
+
+
+def test_a_manifest_that_contradicts_the_graph(tmp_path: Path, embedder: Path, graph: bytes) -> None:
+    with open_archive(embedder) as archive:
+        outputs = (TensorInfo("features", (1, 512), "float32"),)
+        manifest = dataclasses.replace(archive.manifest, outputs=outputs, variants=())
+    write_archive(tmp_path / "m.asc", manifest, graph, {})
+    fails(inspect(tmp_path / "m.asc"), 1, "graph.onnx: its outputs are output, the manifest promises features")
+
+
 def test_the_form_for_people(embedder: Path, report: dict[str, Any]) -> None:
     done = inspect(embedder)
     assert done.returncode == 0, done.stderr
@@ -108,6 +152,7 @@ def test_the_form_for_people(embedder: Path, report: dict[str, Any]) -> None:
     assert any(line.startswith("operators Conv 187, Relu 101, ") for line in lines)
     assert any(VARIANT in line and line.endswith(report["variants"][0]["sha256"]) for line in lines)
     assert any("(q - 128) * 0.0078125" in line for line in lines)
+    assert any(line.startswith(f"{report['default_device']} (default) graph.onnx ") for line in lines)
     assert any(line.startswith("cpu ") and f"{VARIANT}: compiled for hi3559" in line for line in lines)
 
 
@@ -149,7 +194,7 @@ def test_a_classifier_with_many_labels(tmp_path: Path, graph: bytes) -> None:
     labels = tuple(f"class {number}" for number in range(512))
     images = (TensorInfo("images", (1, 3, 256, 128), "float32", "NCHW"),)
     manifest = Manifest(
-        "c", "classify", "onnx", "fp32", images, (TensorInfo("logits", (1, 512), "float32"),),
+        "c", "classify", "onnx", "fp32", images, (TensorInfo("output", (1, 512), "float32"),),
         Preprocess("letterbox", 256, 128), ClassificationHead("softmax"), labels,
     )  # fmt: skip
     write_archive(tmp_path / "c.asc", manifest, graph, {})

@@ -27,7 +27,7 @@ def nms(
     """
     count = len(xyxy)
     limit = count if max_kept is None else min(count, max_kept)
-    threshold = _float32_at_most(iou)
+    threshold = float32_at_most(iou)
     area = (xyxy[:, 2] - xyxy[:, 0]) * (xyxy[:, 3] - xyxy[:, 1])
     kept = np.empty(limit, np.int64)
     found = 0
@@ -69,7 +69,7 @@ def _covers(
     return covers
 
 
-def _float32_at_most(value: float) -> np.float32:
+def float32_at_most(value: float) -> np.float32:
     """The largest float32 not above: comparing with it says the same as comparing with the number itself."""
     nearest = np.float32(value)
     below: np.float32 = np.nextafter(nearest, np.float32(-np.inf))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyasc.errors import ModelFormatError
 from pyasc.hal.base import TensorInfo
 from pyasc.models.manifest import Yolov5Head
-from pyasc.models.nms import nms
+from pyasc.models.nms import float32_at_most, nms
 
 # The reference gives suppression no more than this many candidates of a picture, those of the highest score.
 MAX_CANDIDATES = 30_000
@@ -167,14 +167,15 @@ class Yolov5Decoder:
         thresholds: Thresholds,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
         objectness = _sigmoid(values[:, 4])
+        least = float32_at_most(thresholds.confidence)
         if thresholds.multi_label and self._classes > 1:
             scores = _sigmoid(values[:, 5:]) * objectness[:, None]
-            row, class_id = np.nonzero(scores > thresholds.confidence)
+            row, class_id = np.nonzero(scores > least)
             score = scores[row, class_id]
         else:
             class_id = values[:, 5:].argmax(axis=1)
             score = _sigmoid(values[np.arange(len(values)), 5 + class_id]) * objectness
-            (row,) = np.nonzero(score > thresholds.confidence)
+            (row,) = np.nonzero(score > least)
             score, class_id = score[row], class_id[row]
         if thresholds.classes is not None:
             wanted = np.isin(class_id, thresholds.classes)

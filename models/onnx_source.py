@@ -22,6 +22,7 @@ _MAX_BYTES = (2 << 30) - 1
 # What exporters make of `x.view(x.size(0), -1)` and the like.
 _SHAPE_OPERATORS = frozenset(["Gather", "Unsqueeze", "Squeeze", "Concat", "Slice", "Cast", "Add", "Sub", "Mul", "Div"])
 _MAX_ROUNDS = 8
+_MAX_SHAPE_ELEMENTS = 64
 _FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
@@ -133,7 +134,8 @@ def _fold_round(model: onnx.ModelProto) -> bool:
     values: dict[str, NDArray[Any]] = {
         tensor.name: package.numpy_helper.to_array(tensor)
         for tensor in model.graph.initializer
-        if tensor.data_type in (package.TensorProto.INT64, package.TensorProto.INT32) and len(tensor.dims) < 2
+        if tensor.data_type in (package.TensorProto.INT64, package.TensorProto.INT32)
+        and np.prod(tensor.dims, dtype=np.float64) <= _MAX_SHAPE_ELEMENTS
     }
     kept, folded = [], False
     for node in model.graph.node:
@@ -164,7 +166,16 @@ def _evaluate(model: onnx.ModelProto, node: Any, inputs: dict[str, NDArray[Any]]
         [info(node.output[0], package.TensorProto.INT64, None)],
     )
     alone = package.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    return np.asarray(ReferenceEvaluator(alone).run(None, inputs)[0])
+    try:
+        results: Any = ReferenceEvaluator(alone).run(None, inputs)
+        value = np.asarray(results[0])
+    except Exception as error:  # The evaluator's operators raise what NumPy raises.
+        raise ConversionError(f"{node.op_type} {shown(node.name)} cannot be computed from the sizes") from error
+    if value.size > _MAX_SHAPE_ELEMENTS:
+        raise ConversionError(
+            f"{node.op_type} {shown(node.name)} makes more than {_MAX_SHAPE_ELEMENTS} numbers of the sizes"
+        )
+    return value
 
 
 def _drop_unused(model: onnx.ModelProto) -> None:

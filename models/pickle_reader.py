@@ -22,8 +22,10 @@ _MAX_INTEGER_BYTES = 255
 _MAX_INTEGER_KEY = 1 << 60
 _MAX_LINE_BYTES = 4096
 _MAX_SHOWN = 120
-# Elements and bytes that calls and states may copy; without it a few bytes that repeat a copy could fill the memory.
+# Bytes that calls and states may copy, an element of a container for 64 of them: without it a few bytes that repeat a copy could
+# fill the memory.
 _MAX_COPIED = 4 * MAX_PICKLE_BYTES
+_ELEMENT_COST = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,9 @@ class _Reader:
         target.set_state(state)
 
     def charge(self, values: tuple[Any, ...]) -> None:
-        self.copied += sum(len(value) for value in values if isinstance(value, Sized))
+        for value in values:
+            if isinstance(value, Sized):
+                self.copied += len(value) * (1 if isinstance(value, str | bytes | bytearray) else _ELEMENT_COST)
         if self.copied > _MAX_COPIED:
             raise ModelFormatError("it copies more than a checkpoint does")
 

@@ -35,6 +35,7 @@ ZONES = {"door": [[0.30, 0.05], [0.70, 0.05], [0.70, 0.95], [0.30, 0.95]]}
 LINES = {"gateway": [[0.5, 0.0], [0.5, 1.0]]}
 SHORT_FRAMES = 120
 SILENCE_S = 60.0
+DRAIN_S = 0.5
 STOP_TIMEOUT_S = 15.0
 
 
@@ -71,8 +72,11 @@ def command(
         stack.callback(record.close)
         with DemoView(console, PIPELINE, limit) as view:
             _watch(operator, view, record, agent, _document(source / CLIP, device), limit)
-        _stop(agent)
-        record.drain(operator)
+            _stop(agent)
+            # What the agent sent while it stopped: the tracks that are still there leave.
+            while message := operator.next(DRAIN_S):
+                view.take(message)
+                record.take(message.topic, message.payload)
         operator.forget()
     console.print("drawing the annotated video", highlight=False)
     write_annotated(source / CLIP, record.tracks, ZONES, LINES, output / "annotated.mp4", output / "contact-sheet.jpg")
@@ -106,11 +110,6 @@ class _Record:
             self.first_frame = self.first_frame or now
             self.last_frame = now
             self.tracks[payload["frame"]] = payload["tracks"]
-
-    def drain(self, operator: Operator) -> None:
-        """Take what the agent sent while it stopped."""
-        while message := operator.next(0.5):
-            self.take(message.topic, message.payload)
 
     @property
     def missing(self) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import logging
 import socket
 import threading
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 3.0
 
 
 class EmbeddedBroker:
@@ -65,6 +68,17 @@ class EmbeddedBroker:
         self._stop()
 
     def _stop(self) -> None:
-        # amqtt's own shutdown waits five seconds for its idle broadcast task; nothing of it outlives the loop.
+        # amqtt's own shutdown waits five seconds for its idle broadcast task: end its tasks instead.
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(STOP_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(START_TIMEOUT_S)
+        self._thread.join(STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

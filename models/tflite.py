@@ -48,8 +48,9 @@ def to_tflite(model: onnx.ModelProto, precision: Precision = "fp32") -> TfliteMo
 
     Args:
         model: opset 7 or later, float32 at run time; float16 initializers that a Cast widens are read as weights.
-        precision: `fp16` stores filters and biases as float16, which halves the file; inputs, outputs and what is computed
-            stay float32. Values that float16 cannot hold keep their tensor in float32.
+        precision: `fp16` stores filters and matrices as float16, which halves the file. Inputs, outputs and what is computed stay
+            float32; so do biases, which are small and whose rounding would cost as much accuracy as the filters', and weights
+            beyond float16's range.
     Raises:
         UnsupportedOperatorError: an operator, or a form of it, that cannot be written; names operator and node.
         ConversionError: the graph is inconsistent or has sizes that are not fixed.

@@ -5,6 +5,7 @@ Format: tensorflow/lite/schema/schema.fbs. The file holds one subgraph and one s
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,6 @@ SIGNATURE = "serving_default"
 ALIGNMENT = 64
 # FlatBuffers addresses with signed 32-bit offsets.
 _MAX_BYTES = (1 << 31) - (1 << 20)
-# Constants up to this size are stored once however often they are used: scalars, paddings, axes.
-_SHARED_BYTES = 1024
 
 _TYPES = {"float32": schema.TensorType.FLOAT32, "float16": schema.TensorType.FLOAT16, "int32": schema.TensorType.INT32}
 
@@ -55,7 +54,7 @@ class TfliteFile:
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self.operators: list[Operator] = []
-        self._shared: dict[tuple[str, tuple[int, ...], bytes], int] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], int] = {}
 
     def add_tensor(self, name: str, shape: Sequence[int], dtype: str = "float32") -> int:
         """A value computed at run time; returns its number."""
@@ -63,13 +62,13 @@ class TfliteFile:
         return len(self.tensors) - 1
 
     def add_constant(self, name: str, data: NDArray[Any]) -> int:
-        """A constant; returns its number, the same for equal small constants."""
+        """A constant; returns its number. Equal constants are stored once."""
         data = np.ascontiguousarray(data).reshape(data.shape)
-        key = (data.dtype.name, data.shape, data.tobytes() if data.nbytes <= _SHARED_BYTES else name.encode())
-        if key not in self._shared or data.nbytes > _SHARED_BYTES:
+        key = (data.dtype.name, data.shape, hashlib.blake2b(data.tobytes()).digest())
+        if key not in self._constants:
             self.tensors.append(Tensor(name, data.shape, data.dtype.name, data))
-            self._shared[key] = len(self.tensors) - 1
-        return self._shared[key]
+            self._constants[key] = len(self.tensors) - 1
+        return self._constants[key]
 
     def add_operator(
         self, op: str, inputs: Sequence[int], outputs: Sequence[int], options: Any = None, version: int = 1

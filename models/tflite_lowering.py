@@ -44,6 +44,8 @@ class Lowering:
         self.file = TfliteFile()
         self._orders: dict[str, Order] = {}
         self._tensors: dict[tuple[str, Order], int] = {}
+        # The float32 tensor of each float16 constant.
+        self._widened: dict[int, int] = {}
 
     # Values
 
@@ -125,7 +127,7 @@ class Lowering:
     # Constants
 
     def weight(self, array: NDArray[Any], name: str) -> int:
-        """A filter or bias, stored in the model's precision.
+        """A filter or matrix, stored in the model's precision.
 
         float16 is stored as such and widened by DEQUANTIZE, which the engines do once, when they load. What float16 cannot hold
         stays float32.
@@ -134,9 +136,10 @@ class Lowering:
         if self.precision == "fp32" or np.abs(array).max(initial=0.0) > np.finfo(np.float16).max:
             return self.file.add_constant(name, array)
         narrow = self.file.add_constant(name, array.astype(np.float16))
-        wide = self.file.add_tensor(f"{name};float32", array.shape)
-        self.file.add_operator("DEQUANTIZE", [narrow], [wide], schema.DequantizeOptionsT(), 3)
-        return wide
+        if narrow not in self._widened:
+            self._widened[narrow] = self.file.add_tensor(f"{name};float32", array.shape)
+            self.file.add_operator("DEQUANTIZE", [narrow], [self._widened[narrow]], schema.DequantizeOptionsT(), 3)
+        return self._widened[narrow]
 
     def integers_constant(self, values: Any, name: str) -> int:
         """An int32 constant such as axes or paddings."""

@@ -75,7 +75,7 @@ def conv(lowering: Lowering, node: Node) -> None:
         op, version = "CONV_2D", 6 if group > 1 else 1
         options = schema.Conv2DOptionsT(**common)
         filters = weight.transpose(0, 2, 3, 1)
-    inputs = [tensor, lowering.weight(filters, node.inputs[1]), lowering.weight(bias, f"{output};bias")]
+    inputs = [tensor, lowering.weight(filters, node.inputs[1]), lowering.file.add_constant(f"{output};bias", bias)]
     result = lowering.add(op, inputs, physical(lowering.shape(output), NHWC), output, options, version)
     lowering.bind(output, result, NHWC)
 
@@ -107,7 +107,7 @@ def conv_transpose(lowering: Lowering, node: Node) -> None:
         lowering.integers_constant(shape, "shape"),
         lowering.weight(weight.transpose(1, 2, 3, 0), node.inputs[1]),
         lowering.tensor(source, NHWC),
-        lowering.weight(bias, f"{output};bias"),
+        lowering.file.add_constant(f"{output};bias", bias),
     ]
     result = lowering.add("TRANSPOSE_CONV", inputs, shape, output, options, 3)
     if shape != physical(target, NHWC):

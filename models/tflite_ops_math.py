@@ -243,7 +243,7 @@ def _fully_connected(lowering: Lowering, node: Node, weight: NDArray[Any], bias:
     inputs = [
         lowering.tensor(source, identity(len(lowering.shape(source)))),
         lowering.weight(weight, node.inputs[1]),
-        lowering.weight(bias, f"{output};bias"),
+        lowering.file.add_constant(f"{output};bias", bias),
     ]
     keep = len(shape) != 2
     options = schema.FullyConnectedOptionsT(fusedActivationFunction=activation_code(node), keepNumDims=keep)

@@ -127,6 +127,8 @@ def resize(lowering: Lowering, node: Node) -> None:
 def _coordinate_rule(lowering: Lowering, node: Node) -> str:
     modern = node.op == "Resize" and lowering.graph.opset >= 11
     rule = str(node.attributes.get("coordinate_transformation_mode", "half_pixel" if modern else "asymmetric"))
+    if node.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise refuse(node, "keep_aspect_ratio_policy is not supported")
     if rule not in _RULES or node.attributes.get("antialias", 0):
         raise refuse(node, f"{rule!r} with antialias {node.attributes.get('antialias', 0)} is not supported")
     return rule

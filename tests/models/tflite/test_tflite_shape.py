@@ -199,3 +199,17 @@ def test_outputs_that_are_inputs_constants_or_the_same_value(model, agrees):
         helper.make_node("Dropout", ["x"], ["again"]),
     ]
     agrees(model(nodes, {"x": (1, 3, 4, 5)}, ["same", "moved", "again"]))
+
+
+def test_what_opset_18_moved_into_inputs_or_attributes(model, agrees):
+    nodes = [
+        helper.make_node("Pad", ["x", "pads", "", "hw"], ["p"]),
+        helper.make_node(
+            "Resize", ["p", "", "scales"], ["r"], axes=[2, 3], coordinate_transformation_mode="half_pixel"
+        ),
+        helper.make_node("Split", ["r"], ["a", "b"], num_outputs=2, axis=1),
+        helper.make_node("ReduceMean", ["a", "hw"], ["m"], keepdims=0),
+        helper.make_node("ReduceL2", ["b", "hw"], ["n"]),
+    ]
+    constants = {"pads": ints(1, 0, 2, 1), "hw": ints(2, 3), "scales": np.asarray([2, 2], np.float32)}
+    agrees(model(nodes, {"x": (1, 5, 3, 4)}, ["m", "n"], constants, opset=18))

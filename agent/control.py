@@ -33,7 +33,7 @@ from pyasc.agent.telemetry import BoxFigures, rss_of
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-ENGINE_STOP_TIMEOUT_S = 4.0
+ENGINE_STOP_TIMEOUT_S = 5.0
 FAREWELL_TIMEOUT_S = 2.0
 STATUS_FILE_INTERVAL_S = 1.0
 # A pipeline's frame rate alone is news this often at most; its state is at once.
@@ -45,31 +45,35 @@ def run(settings: Settings, engine_command: tuple[str, ...] = ENGINE_COMMAND) ->
 
     Args:
         settings: from the agent's own file.
-        engine_command: starts the engine; `--fd N` is added.
+        engine_command: starts the engine; `--fd N` and `--spool PATH` are added.
 
     Raises:
         PyascError: another agent uses the state folder, or the spool cannot be used.
         OSError: the state folder cannot be written.
     """
     settings.state_dir.mkdir(parents=True, exist_ok=True)
-    with FolderLock(settings.state_dir):
-        Control(settings, set_up_logging(settings.log_level), engine_command).run()
+    log = set_up_logging(settings.log_level)
+    with FolderLock(settings.state_dir) as lock:
+        Control(settings, log, engine_command, lock).run()
 
 
 class Control:
     """The main loop and what it knows."""
 
-    def __init__(self, settings: Settings, log: RecentLog, engine_command: tuple[str, ...]) -> None:
+    def __init__(self, settings: Settings, log: RecentLog, engine_command: tuple[str, ...], lock: FolderLock) -> None:
         self._settings, self._recent = settings, log
         self._base = f"pyasc/{settings.box}/"
         self._boot, self._began = uuid.uuid4().hex[:12], time.time()
         self._inbox = Inbox()
         self._stopping = False
-        self._spool = Spool(settings.state_dir / "spool.db", settings.spool)
+        spool = settings.state_dir / "spool.db"
+        self._spool = Spool(spool, settings.spool)
         topics = [f"{self._base}{topic}" for topic in ("config/set", "cmd/+", "status", "pipelines/+/status")]
         self._mqtt = Mqtt(settings.broker, f"pyasc-{settings.box}", topics, self._will, self._inbox)
         self._publisher = Publisher(self._mqtt, self._spool, self._base)
-        self._supervisor = Supervisor(self._inbox, engine_command)
+        # Should this process die, the engine writes what it has left into the spool; it holds the lock until it has.
+        command = (*engine_command, "--spool", str(spool))
+        self._supervisor = Supervisor(self._inbox, command, (lock.fileno(),))
         self._applier = Applier(
             Store(settings.state_dir),
             settings.model_dir,
@@ -167,7 +171,7 @@ class Control:
         """Tell all sides: each step has its deadline, together below ten seconds."""
         notify("STOPPING=1")
         batches = []
-        for item in self._supervisor.stop(ENGINE_STOP_TIMEOUT_S):
+        for item in self._supervisor.stop(ENGINE_STOP_TIMEOUT_S, self._take_acknowledgement):
             if item.message["type"] == "events":
                 batches.append((str(item.message.get("pipeline")), self._sound_events(item.message)))
             elif item.message["type"] == "status":
@@ -182,14 +186,20 @@ class Control:
             if self._publisher.settled and not self._spool.read(0, 1):
                 break
             for item in self._inbox.take(0.05):
-                if isinstance(item, Acknowledged):
-                    self._publisher.acknowledged(item)
+                self._take_acknowledgement(item)
         self._publisher.pump()
         self._inbox.close()
         self._mqtt.close()
         self._write_status()
         self._spool.close()
         _log.info("ended")
+
+    def _take_acknowledgement(self, item: object) -> None:
+        """At the end nothing else of the broker counts."""
+        if isinstance(item, Acknowledged):
+            self._publisher.acknowledged(item)
+        elif isinstance(item, Disconnected):
+            self._publisher.disconnected()
 
     # --- from the broker
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 _LOCK = "agent.lock"
+ORPHAN_TIMEOUT_S = 15.0
+_INSTANT_S = 0.3
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -75,34 +77,38 @@ def lock_holder(folder: Path) -> int | None:
 
 
 class FolderLock:
-    """Held by the one agent of a state folder; the kernel lets go of it when the process ends, however it ends."""
+    """Held by the one agent of a state folder and by its engine; it is free when both have ended, however they did."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock.
+        """Take the lock. The engine of an agent that was killed is waited for: it may still use devices and the spool.
 
         Raises:
             PyascError: another agent holds it.
             OSError: the folder cannot be written.
         """
-        path = folder / _LOCK
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            self._take()
-        except OSError as error:
+        self._descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + ORPHAN_TIMEOUT_S
+        while not self._take():
             holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
-            os.close(self._descriptor)
-            raise PyascError(f"another agent (process {holder or 'unknown'}) uses {folder}") from error
+            orphan = holder.isdigit() and not Path(f"/proc/{holder}").exists()
+            # Without an orphan there are still readers of the status, which hold it for an instant.
+            if time.monotonic() > (deadline if orphan else deadline - ORPHAN_TIMEOUT_S + _INSTANT_S):
+                self.close()
+                raise PyascError(f"another agent (process {holder or 'unknown'}) uses {folder}")
+            time.sleep(0.05)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
-    def _take(self) -> None:
-        """A reader of the status holds it for an instant, so one refusal says little."""
-        for _ in range(9):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(0.03)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _take(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor: a process that inherits it holds the lock too."""
+        return self._descriptor
 
     def close(self) -> None:
         """Let go; a second call does nothing."""

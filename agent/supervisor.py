@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pyasc.agent.inbox import Inbox
@@ -59,7 +60,7 @@ class _Raw(NamedTuple):
 class _Engine:
     """One run of the engine process and the thread that reads from it."""
 
-    def __init__(self, command: tuple[str, ...], inbox: Inbox) -> None:
+    def __init__(self, command: tuple[str, ...], inbox: Inbox, kept_fds: tuple[int, ...]) -> None:
         ours, theirs = socket.socketpair()
         # A message that an engine in trouble does not take must not hold the main loop.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
@@ -67,7 +68,7 @@ class _Engine:
             try:
                 self.process = subprocess.Popen(
                     [*command, "--fd", str(theirs.fileno())],
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), *kept_fds),
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
                 )
@@ -129,10 +130,17 @@ class Supervisor:
         last_end: how it ended the last time, or None.
     """
 
-    def __init__(self, inbox: Inbox, command: tuple[str, ...] = ENGINE_COMMAND) -> None:
+    def __init__(self, inbox: Inbox, command: tuple[str, ...] = ENGINE_COMMAND, kept_fds: tuple[int, ...] = ()) -> None:
+        """Nothing is started yet.
+
+        Args:
+            inbox: of the main loop.
+            command: starts the engine; `--fd N` is added.
+            kept_fds: descriptors that the engine shall hold open too, such as a lock that outlives this process.
+        """
         self.restarts = 0
         self.last_end: str | None = None
-        self._inbox, self._command = inbox, command
+        self._inbox, self._command, self._kept_fds = inbox, command, kept_fds
         self._engine: _Engine | None = None
         self._start_at: float | None = None
         self._delay = BACKOFF_S[0]
@@ -152,7 +160,7 @@ class Supervisor:
         """Start the engine."""
         self._start_at = None
         try:
-            self._engine = _Engine(self._command, self._inbox)
+            self._engine = _Engine(self._command, self._inbox, self._kept_fds)
         except OSError as error:
             _log.error("the engine cannot be started: %s", error)
             self.last_end = f"cannot be started: {error}"
@@ -165,7 +173,10 @@ class Supervisor:
         try:
             self._engine.channel.send(kind, **fields)
         except TransportError as error:
-            self._engine.kill(f"does not take messages: {error}")
+            if isinstance(
+                error.__cause__, BlockingIOError
+            ):  # the timeout; an engine that is gone is noticed by its reader
+                self._engine.kill(f"takes no messages for {SEND_TIMEOUT_S} s")
             return False
         return True
 
@@ -218,8 +229,11 @@ class Supervisor:
         self._start_at = time.monotonic() + self._delay
         self._delay = min(max(self._delay * 2, BACKOFF_S[0]), BACKOFF_S[1])
 
-    def stop(self, timeout_s: float) -> list[FromEngine]:
-        """End the engine in good order, at the deadline by force; returns what it sent until its end."""
+    def stop(self, timeout_s: float, others: Callable[[object], None]) -> list[FromEngine]:
+        """End the engine in good order, at the deadline by force; returns what it sent until its end.
+
+        What comes into the inbox meanwhile and is not of the engine goes to `others`.
+        """
         engine, messages = self._engine, list[FromEngine]()
         self._start_at = None
         if engine is None:
@@ -235,5 +249,7 @@ class Supervisor:
                 taken = self.take(item)
                 if isinstance(taken, FromEngine):
                     messages.append(taken)
+                elif taken is None:
+                    others(item)
         self._start_at = None
         return messages

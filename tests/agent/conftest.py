@@ -16,6 +16,8 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 DEADLINE_S = 15.0
 
@@ -85,24 +87,27 @@ class Mosquitto:
 class Operator:
     """A plain client that sees everything below `pyasc/` and remembers it."""
 
-    def __init__(self, port: int, protocol: int = MQTTProtocolVersion.MQTTv5, **login: str) -> None:
+    def __init__(self, port: int, *, session: str = "", **login: str) -> None:
+        """Connect with MQTT 5; under a `session` name the broker keeps what comes while the operator is away."""
         self.messages: list[tuple[str, Any, bool, Any]] = []
         self.ready = threading.Event()
-        self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=protocol)
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, session, protocol=MQTTProtocolVersion.MQTTv5)
         if login:
             self._client.username_pw_set(**login)
         self._client.reconnect_delay_set(1, 1)
         self._client.on_connect = lambda client, *_: client.subscribe("pyasc/#", 1)
         self._client.on_subscribe = lambda *_: self.ready.set()
         self._client.on_message = self._take
-        self._client.connect("127.0.0.1", port)
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 600 if session else 0
+        self._client.connect("127.0.0.1", port, clean_start=not session, properties=properties)
         self._client.loop_start()
         assert self.ready.wait(10)
 
     def _take(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         try:
             content = json.loads(message.payload) if message.payload else None
-        except ValueError:
+        except (ValueError, RecursionError):
             content = message.payload
         self.messages.append((message.topic, content, message.retain, message.properties))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -90,3 +90,74 @@ def blob_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "blobs.asc").write_bytes(b"blobs")
     (folder / "bad.asc").write_bytes(b"something else")
     return folder
+
+
+@pytest.fixture(scope="session")
+def make_spots(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes a YOLOv5 model with known answers: `make_spots(shift=0.0)` returns its path.
+
+    Its input is 96x64 pixels. Each cell of 16x16 pixels that is red or blue is found, as just this box, with the class `red` or
+    `blue` and a score of 0.9999 for the pure colours; grey, white, black and the letterbox's border are not. `shift` is added to
+    the logits of the widths: 0 keeps the 16 pixels, NaN makes every box that is found useless.
+    """
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    from pyasc.hal.base import TensorInfo
+    from pyasc.models.archive import write_archive
+    from pyasc.models.manifest import Manifest, Preprocess, Variant, Yolov5Head
+    from pyasc.models.tflite import to_tflite
+
+    def make(shift: float = 0.0) -> Path:
+        nodes, weights, outputs, infos = [], [], [], []
+        for stride in (8, 16, 32):
+            kernel = np.zeros((7, 3, stride, stride), np.float32)
+            bias = np.array([0, 0, 0, 0, -20, 0, 0], np.float32)
+            if stride == 16:
+                red, green, blue = np.eye(3) * 20 / stride**2
+                for channel, mix in ((4, red + blue - 2 * green), (5, red - blue), (6, blue - red)):
+                    kernel[channel] = mix[:, None, None]
+                bias[2], bias[4] = shift, -10
+            weights += [numpy_helper.from_array(kernel, f"k{stride}"), numpy_helper.from_array(bias, f"b{stride}")]
+            shape = (1, 7, 64 // stride, 96 // stride)
+            nodes.append(
+                helper.make_node(
+                    "Conv",
+                    ["images", f"k{stride}", f"b{stride}"],
+                    [f"o{stride}"],
+                    strides=[stride] * 2,
+                    kernel_shape=[stride] * 2,
+                )
+            )
+            outputs.append(helper.make_tensor_value_info(f"o{stride}", TensorProto.FLOAT, shape))
+            infos.append(TensorInfo(f"o{stride}", shape, "float32", "NCHW"))
+        images = helper.make_tensor_value_info("images", TensorProto.FLOAT, (1, 3, 64, 96))
+        graph = helper.make_graph(nodes, "spots", [images], outputs, weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+        onnx.checker.check_model(model)
+        compiled = to_tflite(model)
+        variant = Variant("cpu", "tflite", "variants/cpu/model.tflite", "fp32", compiled.inputs, compiled.outputs)
+        manifest = Manifest(
+            name="spots",
+            task="detect",
+            template="yolov5",
+            precision="fp32",
+            inputs=(TensorInfo("images", (1, 3, 64, 96), "float32", "NCHW"),),
+            outputs=tuple(infos),
+            preprocess=Preprocess("letterbox", 64, 96),
+            postprocess=Yolov5Head((((8.0, 8.0),), ((16.0, 16.0),), ((32.0, 32.0),)), (8, 16, 32)),
+            labels=("red", "blue"),
+            variants=(variant,),
+        )
+        path = tmp_path_factory.mktemp("spots") / "spots.asc"
+        write_archive(path, manifest, model.SerializeToString(), {variant.path: compiled.data})
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def spots_asc(make_spots: Callable[..., Path]) -> Path:
+    """The model of `make_spots`."""
+    return make_spots()

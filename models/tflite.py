@@ -64,7 +64,7 @@ def to_tflite(model: onnx.ModelProto, precision: Precision = "fp32") -> TfliteMo
         lowering = Lowering(graph, precision)
         inputs = lowering.bind_inputs()
         for node in graph.nodes:
-            _OPERATORS[node.op](lowering, node)
+            lowering.lower(node, _OPERATORS[node.op])
     outputs = lowering.outputs()
     data = lowering.file.to_bytes(inputs, outputs)
     return TfliteModel(data, _infos(lowering, inputs), _infos(lowering, outputs))

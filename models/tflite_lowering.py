@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +26,14 @@ from pyasc.models.tflite_layout import (
 Precision = Literal["fp32", "fp16"]
 
 
+# How many axes the kernels of both engines take. tflite-runtime 2.14 does not refuse a broadcast of more: it ends the process.
+_MAX_RANK = 6
+_MAX_RANKS = {
+    "POW": 4,
+    **dict.fromkeys(("SUB", "DIV", "MINIMUM", "MAXIMUM", "SLICE", "STRIDED_SLICE", "PAD", "PADV2", "BATCH_MATMUL"), 5),
+}
+
+
 def refuse(node: Node, why: str) -> UnsupportedOperatorError:
     """The error for a form of an operator that cannot be written."""
     return UnsupportedOperatorError(f"{node}: {why}")
@@ -46,6 +54,17 @@ class Lowering:
         self._tensors: dict[tuple[str, Order], int] = {}
         # The float32 tensor of each float16 constant.
         self._widened: dict[int, int] = {}
+
+    def lower(self, node: Node, write: Callable[[Lowering, Node], None]) -> None:
+        """Let `write` write the node's operators; UnsupportedOperatorError when one has more axes than the engines take."""
+        first = len(self.file.operators)
+        write(self, node)
+        for operator in self.file.operators[first:]:
+            limit = _MAX_RANKS.get(operator.op, _MAX_RANK)
+            tensors = [self.file.tensors[number] for number in (*operator.inputs, *operator.outputs)]
+            rank = max(len(tensor.shape) for tensor in tensors)
+            if rank > limit:
+                raise refuse(node, f"{rank} axes; {operator.op} takes {limit} at most")
 
     # Values
 

@@ -19,6 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
+from pyasc.hal.tflite_check import check_tflite
 from pyasc.models.tflite import TfliteModel, to_tflite
 
 Array = NDArray[Any]
@@ -38,6 +39,7 @@ def run_tflite(request: pytest.FixtureRequest) -> Runner:
     kernels = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else kinds.AUTO
 
     def run(converted: TfliteModel, feeds: Mapping[str, Array]) -> list[Array]:
+        check_tflite(converted.data, "converted")  # as the cpu driver does before it loads a file
         interpreter = engine.Interpreter(
             model_content=converted.data, num_threads=1, experimental_op_resolver_type=kernels
         )

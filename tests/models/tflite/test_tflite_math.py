@@ -168,3 +168,21 @@ def test_matmul(model, agrees, first, second, constant):
 def test_batch_normalization(model, agrees, shape):
     constants = {name: weights(3) for name in ("s", "o", "m")} | {"v": np.abs(weights(3)) + 0.1}
     agrees(model([helper.make_node("BatchNormalization", ["x", *constants], ["y"])], {"x": shape}, ["y"], constants))
+
+
+RANK_LIMITS = {"Add": 6, "Mul": 6, "Sub": 5, "Div": 5, "Max": 5, "Min": 5, "Pow": 4}
+
+
+@pytest.mark.parametrize("op", RANK_LIMITS)
+def test_broadcasts_of_as_many_axes_as_both_engines_take(model, agrees, op):
+    """Beyond them tflite-runtime 2.14 ends the process, so that the conversion has to refuse."""
+    limit = RANK_LIMITS[op]
+    shape = (2, 3, 2, 3, 2, 3, 2)
+
+    def graph(rank: int) -> Any:
+        constant = np.asarray(np.abs(weights(2, 1, *shape[2:rank])) + 1, np.float32)
+        return model([helper.make_node(op, ["x", "k"], ["y"])], {"x": shape[:rank]}, ["y"], {"k": constant})
+
+    agrees(graph(limit), feeds={"x": np.abs(weights(*shape[:limit])) + np.float32(0.1)})
+    with pytest.raises(UnsupportedOperatorError, match=f"{op} 'y': {limit + 1} axes"):
+        to_tflite(graph(limit + 1))

@@ -7,12 +7,15 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from pyasc.errors import UnsupportedOperatorError
+from pyasc.models.tflite import to_tflite
 from pyasc.models.tflite_layout import identity, physical, reshaped, transposed
 
 EXAMPLES = settings(
@@ -213,3 +216,16 @@ def test_what_opset_18_moved_into_inputs_or_attributes(model, agrees):
     ]
     constants = {"pads": ints(1, 0, 2, 1), "hw": ints(2, 3), "scales": np.asarray([2, 2], np.float32)}
     agrees(model(nodes, {"x": (1, 5, 3, 4)}, ["m", "n"], constants, opset=18))
+
+
+def test_transpositions_of_six_axes_and_no_more(model, agrees):
+    def graph(*shape: int) -> onnx.ModelProto:
+        nodes = [
+            helper.make_node("Transpose", ["x"], ["t"], perm=list(range(len(shape)))[::-1], name="flip"),
+            helper.make_node("Flatten", ["t"], ["y"], name="flat"),
+        ]
+        return model(nodes, {"x": shape}, ["y"])
+
+    agrees(graph(2, 3, 2, 3, 2, 3))
+    with pytest.raises(UnsupportedOperatorError, match="Flatten 'flat': 7 axes"):
+        to_tflite(graph(2, 3, 2, 3, 2, 3, 2))

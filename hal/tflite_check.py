@@ -12,41 +12,13 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyasc.errors import ModelFormatError
+from pyasc.errors import ModelFormatError, UnsupportedOperatorError
+from pyasc.hal import tflite_schema as schema
 
 MAX_TENSOR_BYTES = 1 << 30
 _SCALARS = {1: struct.Struct("<b"), 2: struct.Struct("<h"), 4: struct.Struct("<i"), 8: struct.Struct("<q")}
 _U32 = struct.Struct("<I")
 _U16 = struct.Struct("<H")
-
-# TensorType to bytes an element; strings and handles have no fixed size.
-_TYPE_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 15: 4, 16: 2, 18: 2}
-_PACKED_BITS = {17: 4, 19: 2, 20: 4}
-_STRING = 5
-_ZERO_POINTS = {3: (0, 255), 9: (-128, 127)}  # uint8, int8; wider integers and packed ones are symmetric
-
-# CONV_2D, DEPTHWISE_CONV_2D, FULLY_CONNECTED scale each output channel by input scale * weight scale / output scale.
-# XNNPACK takes this factor from 2^-32 to 256 (its qs8 operators' `create` functions), and LiteRT 2.3 frees memory twice on others.
-_RESCALING = (3, 4, 9)
-_RESCALE_RANGE = (2.0**-32, 256.0)
-
-# BuiltinOptions with a vector or string in them: option type to {field: bytes an element}; all others hold numbers alone.
-_OPTION_VECTORS = {3: {1: 4, 2: 4}, 17: {0: 4}, 30: {0: 4}, 111: {0: 1, 1: 1}, 115: {0: 4}}
-_LAST_OPTION = 126
-
-# Numbers that kernels divide by or loop over without a look: option type to {field: bytes, default, lowest, highest}.
-_PADDING, _ACTIVATION = (1, 0, 0, 1), (1, 0, 0, 5)
-_STEP, _DILATION, _FACTOR = (4, 0, 1, 1 << 15), (4, 1, 1, 1 << 15), (4, 0, 0, 1 << 15)
-_OPTION_NUMBERS = {
-    1: {0: _PADDING, 1: _STEP, 2: _STEP, 3: _ACTIVATION, 4: _DILATION, 5: _DILATION},
-    2: {0: _PADDING, 1: _STEP, 2: _STEP, 3: _FACTOR, 4: _ACTIVATION, 5: _DILATION, 6: _DILATION},
-    5: {0: _PADDING, 1: _STEP, 2: _STEP, 3: _STEP, 4: _STEP, 5: _ACTIVATION},
-    19: {0: _STEP},
-    49: {0: _PADDING, 1: _STEP, 2: _STEP, 3: _ACTIVATION},
-    94: {0: _STEP},
-}
-# Operators that need these: pooling, convolutions, depth to space, space to depth. Without options they would get zeros.
-_NEEDED_OPTIONS = {1: 5, 3: 1, 4: 2, 5: 94, 12: 5, 17: 5, 26: 19, 67: 49}
 
 
 def check_tflite(data: bytes, name: str) -> None:
@@ -55,11 +27,14 @@ def check_tflite(data: bytes, name: str) -> None:
     Raises:
         ModelFormatError: it is damaged, or has a construct that cannot be checked: data outside of the flatbuffer, sparse tensors,
             StableHLO options.
+        UnsupportedOperatorError: an operator with a state of its own, such as a loop, a recurrent cell or a hash table.
     """
     try:
         _Model(_Flatbuffer(data)).check()
     except _DamagedError as error:
         raise ModelFormatError(f"{name}: not a sound TFLite file: {error}") from error
+    except UnsupportedOperatorError as error:
+        raise UnsupportedOperatorError(f"{name}: {error}") from error
 
 
 class _DamagedError(Exception):
@@ -270,18 +245,22 @@ def _tensor(table: _Table, buffers: list[int]) -> _Tensor:
     table.integers(7)
     if table.has(6) or table.has(9) or table.number(10, 4):
         raise _DamagedError(f"tensor {name!r} is sparse, a variant or in another file, which PyASC does not take")
-    if any(size < 0 for size in shape):
+    if any(size < 1 for size in shape):
         raise _DamagedError(f"tensor {name!r} has the shape {shape}")
     if buffer >= len(buffers):
         raise _DamagedError(f"tensor {name!r} has no buffer {buffer}")
     elements = math.prod(shape)
-    size = -(-elements * _PACKED_BITS[kind] // 8) if kind in _PACKED_BITS else elements * _TYPE_BYTES.get(kind, 0)
-    if kind not in _TYPE_BYTES and kind not in _PACKED_BITS and kind != _STRING:
+    size = (
+        -(-elements * schema.PACKED_BITS[kind] // 8)
+        if kind in schema.PACKED_BITS
+        else elements * schema.TYPE_BYTES.get(kind, 0)
+    )
+    if kind not in schema.TYPE_BYTES and kind not in schema.PACKED_BITS and kind != schema.STRING:
         raise _DamagedError(f"tensor {name!r} is of the unknown type {kind}")
     if size > MAX_TENSOR_BYTES:
         raise _DamagedError(f"tensor {name!r} of shape {shape} is larger than {MAX_TENSOR_BYTES >> 20} MiB")
     constant = buffers[buffer] > 0
-    if constant and kind != _STRING and buffers[buffer] != size:
+    if constant and kind != schema.STRING and buffers[buffer] != size:
         raise _DamagedError(f"tensor {name!r} of shape {shape} has {buffers[buffer]} bytes instead of {size}")
     scales = _quantization(table.table(4), name, shape, kind)
     return _Tensor(name, shape, kind, constant, bool(table.number(5, 1)), scales)
@@ -299,7 +278,7 @@ def _quantization(table: _Table | None, name: str, shape: tuple[int, ...], kind:
         raise _DamagedError(f"tensor {name!r} has a scale that is not positive")
     if len(zero_points) not in (0, 1, len(scales)):
         raise _DamagedError(f"tensor {name!r} has {len(scales)} scales and {len(zero_points)} zero points")
-    lowest, highest = _ZERO_POINTS.get(kind, (0, 0))
+    lowest, highest = schema.ZERO_POINTS.get(kind, (0, 0))
     if scales and not all(lowest <= zero_point <= highest for zero_point in zero_points):
         raise _DamagedError(f"tensor {name!r} has a zero point outside of {lowest} to {highest}")
     if len(scales) > 1 and not (0 <= axis < len(shape) and shape[axis] == len(scales)):
@@ -330,7 +309,7 @@ def _operator(operator: _Table, number: int, codes: list[int], tensors: list[_Te
     if operator.number(11, 1) or operator.has(12):
         raise _DamagedError(f"operator {number} has StableHLO options, which PyASC does not take")
     _options(operator, number, codes[code])
-    if codes[code] in _RESCALING:
+    if codes[code] in schema.RESCALING:
         _rescaling(number, inputs, outputs, tensors)
 
 
@@ -339,7 +318,7 @@ def _rescaling(number: int, inputs: tuple[int, ...], outputs: tuple[int, ...], t
         raise _DamagedError(f"operator {number} has {len(inputs)} inputs and {len(outputs)} outputs")
     source, weights, target = (tensors[index].scales for index in (*inputs[:2], outputs[0]))
     if len(source) == len(target) == 1:
-        lowest, highest = _RESCALE_RANGE
+        lowest, highest = schema.RESCALE_RANGE
         if not all(lowest <= source[0] * scale / target[0] < highest for scale in weights):
             raise _DamagedError(f"operator {number} has scales that no engine can compute with")
 
@@ -347,13 +326,16 @@ def _rescaling(number: int, inputs: tuple[int, ...], outputs: tuple[int, ...], t
 def _options(operator: _Table, number: int, code: int) -> None:
     kind = operator.number(3, 1, signed=False)
     options = operator.table(4)
-    if (options is None) != (kind == 0) or kind > _LAST_OPTION or _NEEDED_OPTIONS.get(code, kind) != kind:
-        raise _DamagedError(f"operator {number} has options of the wrong kind")
+    if code not in schema.OPERATOR_OPTIONS:
+        raise UnsupportedOperatorError(f"operator {number} is TFLite's builtin {code}, which PyASC does not take")
+    allowed = {schema.OPERATOR_OPTIONS[code]} | ({0} if code not in schema.NEEDS_OPTIONS else set())
+    if (options is None) != (kind == 0) or kind not in allowed:
+        raise _DamagedError(f"operator {number} (TFLite's builtin {code}) has options of the kind {kind}")
     if options is None:
         return
-    for field, item_bytes in _OPTION_VECTORS.get(kind, {}).items():
+    for field, item_bytes in schema.OPTION_VECTORS.get(kind, {}).items():
         options.vector_length(field, item_bytes)
-    for field, (size, default, lowest, highest) in _OPTION_NUMBERS.get(kind, {}).items():
+    for field, (size, default, lowest, highest) in schema.OPTION_NUMBERS.get(kind, {}).items():
         value = options.number(field, size, default)
         if not lowest <= value <= highest:
             raise _DamagedError(f"operator {number} has the option {field} = {value}, outside of {lowest} to {highest}")

@@ -33,6 +33,7 @@ from pyasc.agent.ipc import Channel
 from pyasc.agent.masking import mask
 from pyasc.agent.outbox import Outbox
 from pyasc.agent.pipeline import Pipeline
+from pyasc.agent.sources import quiet_opencv
 from pyasc.agent.spool import Spool
 from pyasc.errors import ConfigError, ConfigFault, DeviceError, PyascError, TransportError
 from pyasc.hal.base import Device
@@ -356,6 +357,7 @@ def main(arguments: list[str] | None = None) -> int:
     _die_with_parent()
     # The stages have threads of their own, and inference takes the cores that it was given.
     cv2.setNumThreads(1)
+    quiet_opencv()
     try:
         engine = Engine(Channel.from_fd(options.fd), options.spool)
     except (OSError, TransportError) as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyasc.agent.clock import rfc3339
 from pyasc.agent.zones import Line, LinePassage, Zone, ZoneStay
-from pyasc.types import Frame, Tracks
+from pyasc.types import Detections, Frame, Tracks
 
 Event = dict[str, Any]
 
@@ -142,20 +142,13 @@ def relative_boxes(xyxy: Iterable[Sequence[float]], width: int, height: int) -> 
     return boxes
 
 
-def tracks_message(tracks: Tracks, frame: Frame) -> dict[str, Any]:
-    """The payload of one frame for the topic `tracks`."""
-    boxes = relative_boxes(tracks.xyxy.tolist(), frame.width, frame.height)
-    rows = zip(tracks.track_id.tolist(), tracks.label, tracks.score.tolist(), boxes, strict=True)
-    return {
-        "time": rfc3339(frame.time),
-        "frame": frame.index,
-        "tracks": [
-            {
-                "track": number,
-                "label": label,
-                "score": round(score, 4),
-                "box": [round(value, _BOX_DIGITS) for value in box],
-            }
-            for number, label, score, box in rows
-        ],
-    }
+def frame_message(found: Detections, frame: Frame) -> dict[str, Any]:
+    """What was found in one frame, as the payload of the topic `tracks`; plain detections have no `track`."""
+    boxes = relative_boxes(found.xyxy.tolist(), frame.width, frame.height)
+    numbers: list[int | None] = found.track_id.tolist() if isinstance(found, Tracks) else [None] * len(found)
+    rows = []
+    for number, label, score, box in zip(numbers, found.label, found.score.tolist(), boxes, strict=True):
+        row = {"label": label, "score": round(score, 4), "box": [round(value, _BOX_DIGITS) for value in box]}
+        rows.append(row if number is None else {"track": number, **row})
+    key = "tracks" if isinstance(found, Tracks) else "detections"
+    return {"time": rfc3339(frame.time), "frame": frame.index, key: rows}

@@ -16,7 +16,7 @@ import cv2
 from pyasc.agent.analyzer import EdgeAnalyzer, Step
 from pyasc.agent.assembly import build_analyzer, open_stream
 from pyasc.agent.draw import draw
-from pyasc.agent.events import Event, tracks_message
+from pyasc.agent.events import Event, frame_message
 from pyasc.agent.faults import join
 from pyasc.agent.masking import mask
 from pyasc.agent.stream import Stream
@@ -251,7 +251,7 @@ class Pipeline:
             self._counts["detections"] += len(step.found)
             self._done.append(time.monotonic())
             if self.spec.get("publish_tracks") and isinstance(step.found, Tracks):
-                self._sink.tracks(self.name, tracks_message(step.found, step.frame))
+                self._sink.tracks(self.name, frame_message(step.found, step.frame))
             self._set("running")
         elif stream.state == "reconnecting":
             self._set("reconnecting", stream.reason)

@@ -258,6 +258,12 @@ def as_bgr(image: NDArray[Any]) -> NDArray[np.uint8]:
     return image
 
 
+def quiet_opencv() -> None:
+    """Let OpenCV print errors only, unless OPENCV_LOG_LEVEL says otherwise; for programs, which report what fails by themselves."""
+    if "OPENCV_LOG_LEVEL" not in os.environ:
+        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
+
+
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """A key that sorts names as people do: runs of digits by their value."""
     parts = re.findall(r"\d+|\D+", name)

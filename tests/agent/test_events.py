@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyasc.agent.events import EventMaker, relative_boxes, tracks_message
+from pyasc.agent.events import EventMaker, frame_message, relative_boxes
 from pyasc.agent.zones import Line, Zone
 from pyasc.types import Frame, Tracks
 
@@ -140,8 +140,8 @@ def test_a_label_that_stays_wins():
     assert maker.close("end")[0]["label"] == "cat"
 
 
-def test_the_tracks_message():
-    message = tracks_message(tracks((7, box_at(50))), frame(3))
+def test_the_frame_message():
+    message = frame_message(tracks((7, box_at(50))), frame(3))
     assert message == {
         "time": "2023-11-14T22:13:20.300Z",
         "frame": 3,

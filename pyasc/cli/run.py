@@ -1,0 +1,273 @@
+"""`pyasc run`: pipelines in the foreground, without an agent."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from pyasc.cli.run_output import CODECS, VideoFile, Window
+from pyasc.cli.run_view import RunView
+from pyasc.errors import ConfigError
+
+_DOCUMENTS = (".yaml", ".yml", ".json")
+_RATE_WINDOW_S = 1.0
+
+
+@click.command("run")
+@click.argument("target", metavar="CONFIG|SOURCE")
+@click.option("--model", type=click.Path(path_type=Path), help="Detection model of a SOURCE, an .asc file.")
+@click.option("--detector", default="yolov5", show_default=True, help="Detector plugin.")
+@click.option("--tracker", default="deepsort", show_default=True, help="Tracker plugin, or none.")
+@click.option("--tracker-model", type=click.Path(path_type=Path), help="Appearance model of the tracker, an .asc file.")
+@click.option(
+    "--device", help="Device of detector and tracker, as `pyasc devices` names it; default: the best present."
+)
+@click.option("--confidence", type=click.FloatRange(0, 1), help="Least score of a detection.")
+@click.option("--classes", help="Names of the classes to look for, separated by commas.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of the detector, where the device has such.")
+@click.option("--transport", type=click.Choice(["tcp", "udp"]), default="tcp", show_default=True, help="For RTSP.")
+@click.option("--realtime", is_flag=True, help="Read a file no faster than it was recorded.")
+@click.option("--every", type=click.IntRange(1), default=1, show_default=True, help="Process each n-th frame.")
+@click.option("--frames", type=click.IntRange(1), help="End after this many processed frames.")
+@click.option("--output", type=click.Path(path_type=Path), help=f"Annotated video to write ({', '.join(CODECS)}).")
+@click.option("--show", is_flag=True, help="Show the annotated video in a window; q closes it.")
+@click.option("--model-dir", type=click.Path(path_type=Path), help="Folder of a CONFIG's models; default: its own.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each frame and event.")
+@click.pass_context
+def command(context: click.Context, /, target: str, **options: Any) -> int:
+    """Run a video SOURCE, or all pipelines of a CONFIG (.yaml or .json), in the foreground.
+
+    A SOURCE is a video file, a picture, a folder of pictures, a camera (0, /dev/video0), or an rtsp or http address. Ends with the
+    source, with --frames, or on Ctrl-C; then the exit code is 130 and what was written is complete up to there.
+    """
+    given = {
+        name for name in options if context.get_parameter_source(name) not in (None, click.core.ParameterSource.DEFAULT)
+    }
+    if Path(target).suffix.lower() in _DOCUMENTS:
+        if wrong := sorted(given - {"model_dir", "as_json"}):
+            raise click.UsageError(f"--{wrong[0].replace('_', '-')} is for a SOURCE: a CONFIG says it itself")
+        return _run_document(Path(target), options["model_dir"], options["as_json"])
+    if "model_dir" in given:
+        raise click.UsageError("--model-dir is for a CONFIG")
+    if options["model"] is None:
+        raise click.UsageError("--model is missing: a SOURCE needs a detection model (see `pyasc convert`)")
+    output = options["output"]
+    if output is not None and output.suffix.lower() not in CODECS:
+        raise click.UsageError(f"--output: {output.name} must end in {', '.join(CODECS)}")
+    return _run_source(target, options)
+
+
+# --- one source
+
+
+def _run_source(source: str, options: dict[str, Any]) -> int:
+    from pyasc.agent.sources import quiet_opencv
+    from pyasc.agent.stream import Stream
+
+    quiet_opencv()
+    with contextlib.ExitStack() as stack:
+        # The cheap things first: a wrong address is told before a model is loaded.
+        window = stack.enter_context(Window()) if options["show"] else None
+        stream = stack.enter_context(
+            Stream(
+                source,
+                transport=options["transport"],
+                realtime=options["realtime"] or None,
+                every=options["every"],
+            )
+        )
+        analyzer = stack.enter_context(_analyzer(options))
+        video = None
+        if options["output"] is not None:
+            video = stack.enter_context(VideoFile(options["output"], stream.fps / options["every"]))
+        stop = stack.enter_context(_signals())
+        view = RunView(options["as_json"], name_pipelines=False)
+        with view:
+            frames = _follow(analyzer, stream, view, _Pictures(window, video), options["frames"], stop)
+        view.summary(frames, stream.dropped)
+        if video is not None and frames:
+            view.note(f"video: {video.path}")
+        return stop.exit_code
+
+
+def _analyzer(options: dict[str, Any]) -> Any:
+    from pyasc.agent.analyzer import EdgeAnalyzer
+    from pyasc.plugins.base import load_plugin
+
+    wanted = {
+        "model": str(options["model"]),
+        "device": options["device"],
+        "confidence": options["confidence"],
+        "threads": options["threads"],
+    }
+    if options["classes"] is not None:
+        wanted["classes"] = tuple(name.strip() for name in options["classes"].split(",") if name.strip())
+    detector = load_plugin(options["detector"], **{key: value for key, value in wanted.items() if value is not None})
+    try:
+        tracker = None
+        if options["tracker"] != "none":
+            model = options["tracker_model"]
+            own = {} if model is None else {"model": str(model), "device": options["device"]}
+            tracker = load_plugin(options["tracker"], **{key: value for key, value in own.items() if value is not None})
+        elif options["tracker_model"] is not None:
+            raise ConfigError("--tracker-model needs a tracker")
+    except BaseException:
+        detector.close()
+        raise
+    return EdgeAnalyzer(detector, tracker)
+
+
+class _Pictures:
+    """Annotates where somebody looks."""
+
+    def __init__(self, window: Window | None, video: VideoFile | None) -> None:
+        self._window, self._video = window, video
+
+    def take(self, image: Any, found: Any) -> bool:
+        """Write and show a picture; False when the user wants to end."""
+        if self._window is None and self._video is None:
+            return True
+        from pyasc.agent.draw import draw
+
+        drawn = draw(image.copy(), found)
+        if self._video is not None:
+            self._video.write(drawn)
+        return self._window is None or self._window.show(drawn)
+
+
+def _follow(analyzer: Any, stream: Any, view: RunView, pictures: _Pictures, limit: int | None, stop: _Stop) -> int:
+    """Take frame after frame until the end; returns how many."""
+    from pyasc.agent.events import frame_message
+
+    frames = 0
+    rate = _Rate()
+    try:
+        with contextlib.closing(analyzer.steps(stream)) as steps:
+            for step in steps:
+                view.events(stream.source, step.events)
+                if step.frame is not None:
+                    frames += 1
+                    rate.count()
+                    view.tracks(stream.source, frame_message(step.found, step.frame))
+                    if not pictures.take(step.frame.image, step.found):
+                        break
+                view.status(stream.source, _status(analyzer, stream, rate, step.found))
+                if stop.wanted or frames == limit:
+                    break
+    finally:
+        view.events(stream.source, analyzer.events)
+    return frames
+
+
+def _status(analyzer: Any, stream: Any, rate: _Rate, found: Any) -> dict[str, Any]:
+    return {
+        "state": stream.state if stream.state != "ended" else "running",
+        "reason": stream.reason,
+        "fps": rate.value,
+        "device": getattr(analyzer.detector, "device", None),
+        "resolution": stream.resolution,
+        "tracks": 0 if found is None else len(found),
+    }
+
+
+class _Rate:
+    """Frames a second, anew about every second."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._since, self._frames = time.monotonic(), 0
+
+    def count(self) -> None:
+        self._frames += 1
+        now = time.monotonic()
+        if now - self._since >= _RATE_WINDOW_S:
+            self.value = self._frames / (now - self._since)
+            self._since, self._frames = now, 0
+
+
+# --- a document
+
+
+def _run_document(path: Path, model_dir: Path | None, as_json: bool) -> int:
+    from pyasc.agent.config import load_config
+    from pyasc.agent.pipeline import Pipeline
+    from pyasc.agent.sources import quiet_opencv
+
+    quiet_opencv()
+    folder = (model_dir or path.parent).resolve()
+    document = load_config(path, model_dir=folder)
+    view = RunView(as_json, name_pipelines=True)
+    pipelines = [Pipeline(name, spec, model_dir=folder, sink=view) for name, spec in document["pipelines"].items()]
+    try:
+        for pipeline in pipelines:
+            pipeline.prepare()
+        with view, _signals() as stop:
+            for pipeline in pipelines:
+                pipeline.start()
+            failed = _watch(pipelines, view, stop)
+    finally:
+        for pipeline in pipelines:
+            pipeline.request_stop()
+        for pipeline in pipelines:
+            pipeline.stop()
+    figures = [pipeline.statistics() for pipeline in pipelines]
+    view.summary(sum(f["frames"] for f in figures), sum(f["dropped"] for f in figures))
+    return 1 if failed else stop.exit_code
+
+
+def _watch(pipelines: list[Any], view: RunView, stop: _Stop) -> bool:
+    """Wait until all have come to their end or one of them fails and the others have ended; whether one has failed."""
+    failed: set[str] = set()
+    while not stop.wanted:
+        open_ones = 0
+        for pipeline in pipelines:
+            status = pipeline.status()
+            view.status(pipeline.name, {**status, "tracks": pipeline.statistics()["tracks"]})
+            if status["state"] == "failed":
+                failed.add(pipeline.name)
+                pipeline.request_stop()
+            open_ones += status["state"] in ("starting", "running", "reconnecting")
+        if not open_ones:
+            break
+        stop.wait(0.1)
+    return bool(failed)
+
+
+# --- signals
+
+
+class _Stop:
+    """Whether a signal has asked for the end, and the exit code that tells of it."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.exit_code = 0
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, unless a signal comes."""
+        if not self.wanted:
+            time.sleep(seconds)
+
+    def take(self, number: int, _frame: FrameType | None) -> None:
+        """The first signal ends in good order, a second one at once."""
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted, self.exit_code = True, 128 + number
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Stop]:
+    stop = _Stop()
+    before = {number: signal.signal(number, stop.take) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

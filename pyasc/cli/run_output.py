@@ -1,0 +1,103 @@
+"""Where `pyasc run` shows its pictures: an annotated video file, a window."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import cv2
+
+from pyasc.errors import PyascError, StreamError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+# Codecs that every build of OpenCV can write, by the file's suffix.
+CODECS = {".mp4": "mp4v", ".mov": "mp4v", ".mkv": "mp4v", ".avi": "MJPG"}
+_DEFAULT_FPS = 25.0
+_WINDOW = "pyasc"
+
+
+class VideoFile:
+    """A video file that appears under its name when it is complete; an interrupted run's is complete up to there.
+
+    Args:
+        path: to write; its suffix, one of `CODECS`, chooses the container.
+        fps: frames a second that it plays with; 0.0 for 25.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path = path
+        self.frames = 0
+        self._fps = fps if fps > 0 else _DEFAULT_FPS
+        self._part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+        self._writer: Any = None
+        self._size = (0, 0)
+
+    def write(self, image: NDArray[np.uint8]) -> None:
+        """Add a picture; one of another size than the first is scaled to it, for a file has one size only.
+
+        Raises:
+            StreamError: the file cannot be written.
+        """
+        if self._writer is None:
+            self._size = image.shape[1], image.shape[0]
+            code = cv2.VideoWriter_fourcc(*CODECS[self.path.suffix.lower()])
+            self._writer = cv2.VideoWriter(str(self._part), cv2.CAP_FFMPEG, code, self._fps, self._size)
+            if not self._writer.isOpened():
+                raise StreamError(f"{self.path}: cannot be written")
+        if (image.shape[1], image.shape[0]) != self._size:
+            image = cv2.resize(image, self._size, interpolation=cv2.INTER_AREA)
+        self._writer.write(image)
+        self.frames += 1
+
+    def __enter__(self) -> Self:
+        if not self.path.parent.is_dir():
+            raise StreamError(f"{self.path}: there is no folder {self.path.parent}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            self._writer.release()
+            if self.frames:
+                self._part.replace(self.path)
+            else:
+                self._part.unlink(missing_ok=True)
+
+
+class Window:
+    """A window on the desktop.
+
+    Raises:
+        PyascError: this machine or this OpenCV has none; says what to do.
+    """
+
+    def __enter__(self) -> Self:
+        # Without a display, Qt ends the whole process instead of reporting an error.
+        if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            raise PyascError("--show: there is no display (DISPLAY is not set); use --output video.mp4 instead")
+        try:
+            cv2.namedWindow(_WINDOW, cv2.WINDOW_NORMAL)
+        except cv2.error as error:
+            raise PyascError(
+                "--show: this OpenCV is built without windows; replace it by `pip uninstall opencv-python-headless` and "
+                "`pip install opencv-python`, or use --output video.mp4"
+            ) from error
+        return self
+
+    def show(self, image: NDArray[np.uint8]) -> bool:
+        """Show a picture; False when the user has closed the window or pressed q or Escape."""
+        cv2.imshow(_WINDOW, image)
+        key = cv2.waitKey(1) & 0xFF
+        return key not in (ord("q"), 27) and cv2.getWindowProperty(_WINDOW, cv2.WND_PROP_VISIBLE) >= 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cv2.destroyAllWindows()

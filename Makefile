@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 
-.PHONY: demo test lint unit docs wheel-check older-stack system-packages clean
+.PHONY: demo test lint unit test-torch docs wheel-check older-stack system-packages clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pyasc demo $(DEMO_ARGS)
@@ -20,6 +20,10 @@ lint: $(VENV)/.test
 
 unit: $(VENV)/.test system-packages
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The tests that need torch, which is too large for every run.
+test-torch: $(VENV)/.torch
+	$(BIN)/python -m pytest -m torch
 
 docs: $(VENV)/.test
 	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
@@ -43,6 +47,10 @@ $(VENV)/.demo: setup.cfg | $(VENV)/bin/python
 $(VENV)/.test: setup.cfg | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo,test]'
 	$(BIN)/python -m pip install --quiet --no-deps trackeval==1.3.0
+	@touch $@
+
+$(VENV)/.torch: setup.cfg $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --editable '.[torch]'
 	@touch $@
 
 system-packages:

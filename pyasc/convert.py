@@ -13,8 +13,8 @@ from pyasc.models.convert import convert as convert_file
 
 __all__ = ["Torch2ASC"]
 
-# The exporter's own default would follow torch; 17 is read by every engine that PyASC uses.
-_OPSET = 17
+# The lowest that the exporter writes by itself; its default would follow torch.
+_OPSET = 18
 
 
 class Torch2ASC:
@@ -99,7 +99,13 @@ def _export(torch: Any, module: Any, example_input: Any, path: Path) -> None:
     module.eval()
     try:
         torch.onnx.export(
-            module, (example_input,), str(path), opset_version=_OPSET, input_names=["images"], external_data=False
+            module,
+            (example_input,),
+            str(path),
+            opset_version=_OPSET,
+            input_names=["images"],
+            external_data=False,
+            verbose=False,
         )
     except Exception as error:  # Whatever the exporter or the module itself raises.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

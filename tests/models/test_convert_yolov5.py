@@ -1,0 +1,485 @@
+"""Converted detectors against the reference: its raw outputs, its ONNX export, and what it finds in the demo clip."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnxruntime
+import pytest
+
+from pyasc.errors import ConversionError, ModelFormatError
+from pyasc.models.checkpoint import load_checkpoint
+from pyasc.models.convert import Conversion, prepare
+from pyasc.models.manifest import Yolov5Head
+from pyasc.models.onnx_builder import OnnxBuilder
+from pyasc.models.pickle_reader import Name, Record
+from pyasc.models.templates import Converted, Options, from_checkpoint
+from pyasc.models.torch_modules import Module
+from pyasc.models.torch_values import Storage, Tensor
+from pyasc.models.yolov5_layers import Layers
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "demo_detections.json"
+DETECTORS = [
+    "yolov5n",
+    "yolov5n_v6.0",
+    "layout_v1.0_legacy_fp32_random_nc3",
+    "layout_v3.0_bottleneckcsp_hardswish_random_nc5",
+    "layout_v5.0_focus_spp_coco_nc80",
+    "v6.0_face_nc1",
+    "v6.1_person_nc1_width0.20",
+    "v7.0_basketball_nc5",
+    "v7.0_duckie_nc4",
+]
+
+
+def letterbox(image: Any, size: int = 640) -> tuple[Any, float, int, int]:
+    height, width = image.shape[:2]
+    ratio = min(size / height, size / width)
+    wide, high = round(width * ratio), round(height * ratio)
+    if (wide, high) != (width, height):
+        image = cv2.resize(image, (wide, high), interpolation=cv2.INTER_LINEAR)
+    left, top = round((size - wide) / 2 - 0.1), round((size - high) / 2 - 0.1)
+    canvas = np.full((size, size, 3), 114, np.uint8)
+    canvas[top : top + high, left : left + wide] = image
+    return canvas, ratio, left, top
+
+
+def network_input(canvas: Any) -> Any:
+    return np.ascontiguousarray(canvas[:, :, ::-1].transpose(2, 0, 1)[None], np.float32) / 255
+
+
+def run(graph: bytes, tensor: Any) -> list[Any]:
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    return list(session.run(None, {"images": tensor}))
+
+
+def decode(levels: list[Any], head: Yolov5Head, order: list[int] | None = None) -> Any:
+    """Rows of x, y, w, h, objectness, classes, in the order of the reference's output."""
+    rows = []
+    for k in order or range(len(levels)):
+        batch, _, high, wide = levels[k].shape
+        anchors = np.array(head.anchors[k])
+        cells = levels[k].astype(np.float64).reshape(batch, len(anchors), -1, high, wide).transpose(0, 1, 3, 4, 2)
+        cells = 1 / (1 + np.exp(-cells))
+        grid = np.stack(np.meshgrid(np.arange(wide), np.arange(high)), -1)
+        cells[..., :2] = (cells[..., :2] * 2 - 0.5 + grid) * head.strides[k]
+        cells[..., 2:4] = (cells[..., 2:4] * 2) ** 2 * anchors[None, :, None, None]
+        rows.append(cells.reshape(batch, -1, cells.shape[-1]))
+    return np.concatenate(rows, 1)
+
+
+def expected_of(shared: Path, stem: str) -> tuple[Path, dict[str, Any]]:
+    path = shared / ("weights" if stem.startswith("yolov5n") else "checkpoints") / f"{stem}.pt"
+    return path, json.loads((shared / "expected" / f"ckpt_{stem}.json").read_text())
+
+
+def head_of(made: Conversion) -> Yolov5Head:
+    assert isinstance(made.manifest.postprocess, Yolov5Head)
+    return made.manifest.postprocess
+
+
+@pytest.mark.parametrize("stem", DETECTORS)
+def test_raw_outputs_are_those_of_the_reference(shared: Path, stem: str) -> None:
+    path, expected = expected_of(shared, stem)
+    made = prepare(path)
+    manifest, head = made.manifest, head_of(made)
+    assert list(manifest.labels) == expected["names"]
+    assert sorted(head.strides) == sorted(expected["stride"])
+    for reference in expected["runs"]:
+        canvas = letterbox(cv2.imread(str(shared / "images" / reference["image"])))[0]
+        order = [head.strides.index(int(stride)) for stride in expected["stride"]]
+        found = decode(run(made.graph, network_input(canvas)), head, order)
+        assert list(found.shape) == reference["shape"]
+        assert found.sum() == pytest.approx(reference["sum"], rel=2e-6)
+        assert np.abs(found).mean() == pytest.approx(reference["abs_mean"], rel=2e-6)
+        for row in reference["top20_by_objectness"]:
+            check_row(found, row)
+
+
+def check_row(found: Any, row: Any) -> None:
+    index, values = row["row"], row["values"]
+    # Pixels to 0.01, probabilities to 1e-4: float32 sums in another order.
+    np.testing.assert_allclose(found[0, index, :4], values[:4], atol=0.01, rtol=1e-4)
+    np.testing.assert_allclose(found[0, index, 4 : len(values)], values[4:], atol=1e-4)
+
+
+def test_the_same_as_the_references_own_export(shared: Path, demo_dir: Path) -> None:
+    made = prepare(demo_dir / "yolov5n.pt")
+    image = np.random.default_rng(5).random((1, 3, 640, 640), np.float32)
+    session = onnxruntime.InferenceSession(shared / "weights" / "yolov5n_640.onnx", providers=["CPUExecutionProvider"])
+    wanted = session.run(None, {"images": image})[0]
+    found = decode(run(made.graph, image), head_of(made))
+    np.testing.assert_allclose(found[..., 4:], wanted[..., 4:], atol=1e-4)
+    np.testing.assert_allclose(found[..., :4], wanted[..., :4], atol=1e-4 * 640)
+
+
+@pytest.mark.parametrize(("precision", "iou", "score"), [("fp32", 0.99, 0.005), ("fp16", 0.97, 0.02)])
+def test_the_demo_clip_gives_the_references_detections(
+    demo_dir: Path, precision: str, iou: float, score: float
+) -> None:
+    golden = json.loads(GOLDEN.read_text())
+    made = prepare(demo_dir / "yolov5n.pt", precision=precision)
+    session = onnxruntime.InferenceSession(made.graph, providers=["CPUExecutionProvider"])
+    for image, wanted in zip(clip_frames(demo_dir, golden["frames"]), golden["frames"].values(), strict=True):
+        canvas, ratio, left, top = letterbox(image)
+        rows = decode(session.run(None, {"images": network_input(canvas)}), head_of(made))[0]
+        assert_same_boxes(rows, wanted, (ratio, left, top), iou, score)
+
+
+def clip_frames(demo_dir: Path, numbers: Any) -> list[Any]:
+    clip = cv2.VideoCapture(str(demo_dir / "one-by-one-person.mp4"))
+    frames = [clip.read()[1] for _ in range(max(map(int, numbers)) + 1)]
+    clip.release()
+    return [frames[int(number)] for number in numbers]
+
+
+def assert_same_boxes(rows: Any, wanted: Any, placed: tuple[float, int, int], iou: float, score: float) -> None:
+    """Each golden box has its best row of the same class where it is, and no row is sure of anything else."""
+    ratio, left, top = placed
+    scores = rows[:, 5:] * rows[:, 4:5]
+    corners = np.c_[rows[:, :2] - rows[:, 2:4] / 2, rows[:, :2] + rows[:, 2:4] / 2]
+    corners = ((corners - [left, top, left, top]) / ratio).clip(0, [768, 432, 768, 432])
+    sure = (scores.max(1) > 0.25 + score) & (rows[:, 4] > 0.25 + score)
+    explained = np.zeros(len(rows), bool)
+    for *box, best, kind in wanted:
+        size = np.minimum(corners[:, 2:], box[2:]) - np.maximum(corners[:, :2], box[:2])
+        inner = size.clip(0).prod(1)
+        overlap = inner / ((corners[:, 2:] - corners[:, :2]).prod(1) + np.prod(np.subtract(box[2:], box[:2])) - inner)
+        near = (overlap >= 0.45) & (scores.argmax(1) == kind)
+        top_row = int(np.where(near, scores.max(1), -1).argmax())
+        assert overlap[top_row] >= iou
+        assert scores[top_row].max() == pytest.approx(best, abs=score)
+        explained |= near
+    assert not (sure & ~explained).any()
+
+
+def test_fp16_halves_the_file_and_is_what_it_says(demo_dir: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    full, half = (prepare(demo_dir / "yolov5n.pt", precision=precision) for precision in ("fp32", "fp16"))
+    assert 0.48 < len(half.graph) / len(full.graph) < 0.52
+    assert full.variants.keys() == half.variants.keys() == {"variants/cpu/model.tflite"}
+    for path, data in half.variants.items():
+        assert 0.48 < len(data) / len(full.variants[path]) < 0.53
+    assert [made.manifest.precision for made in (full, half)] == ["fp32", "fp16"]
+    assert half.manifest.variants[0].precision == "fp16"
+    stored = {t.data_type for t in onnx.load_from_string(half.graph).graph.initializer if len(t.dims) == 4}
+    assert stored == {onnx.TensorProto.FLOAT16}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_opencv_reads_the_graph(demo_dir: Path, precision: str) -> None:
+    made = prepare(demo_dir / "yolov5n.pt", precision=precision, image_size=160)
+    image = np.random.default_rng(5).random((1, 3, 160, 160), np.float32)
+    net = cv2.dnn.readNetFromONNX(np.frombuffer(made.graph, np.uint8))
+    net.setInput(image)
+    for found, wanted in zip(net.forward(["p3", "p4", "p5"]), run(made.graph, image), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
+def test_the_variant_and_the_manifest_fit(demo_dir: Path) -> None:
+    manifest = prepare(demo_dir / "yolov5n.pt").manifest
+    assert [(t.name, t.shape, t.layout) for t in manifest.outputs] == [
+        (name, (1, 255, side, side), "NCHW") for name, side in (("p3", 80), ("p4", 40), ("p5", 20))
+    ]
+    (variant,) = manifest.variants
+    assert (variant.target, variant.format) == ("cpu", "tflite")
+    assert [(t.name, t.shape, t.layout) for t in variant.outputs] == [
+        (name, (1, side, side, 255), "NHWC") for name, side in (("p3", 80), ("p4", 40), ("p5", 20))
+    ]
+    head = manifest.postprocess
+    assert isinstance(head, Yolov5Head)
+    assert head.strides == (8, 16, 32)
+    assert head.anchors[0] == ((10, 13), (16, 30), (33, 23))
+    assert head.anchors[2] == ((116, 90), (156, 198), (373, 326))
+    assert manifest.labels[0] == "person"
+    assert "AGPL" in manifest.source["licence"]
+
+
+@pytest.mark.parametrize(("size", "batch"), [((320, 640), 1), ((96, 64), 2), ((32, 32), 1)])
+def test_other_sizes_and_batches(demo_dir: Path, size: tuple[int, int], batch: int) -> None:
+    made = prepare(demo_dir / "yolov5n.pt", image_size=size, batch=batch)
+    assert (made.manifest.preprocess.height, made.manifest.preprocess.width) == size
+    levels = run(made.graph, np.zeros((batch, 3, *size), np.float32))
+    assert [level.shape for level in levels] == [
+        (batch, 255, size[0] // stride, size[1] // stride) for stride in (8, 16, 32)
+    ]
+
+
+@pytest.fixture
+def tree(demo_dir: Path) -> Any:
+    """The demo detector's checkpoint, for changing."""
+    return load_checkpoint(demo_dir / "yolov5n.pt")
+
+
+def build(tree: Any, size: int = 64) -> Converted:
+    return from_checkpoint(tree, None, Options("fp32", (size, size), 1, "test"))
+
+
+def layer(tree: Any, number: int) -> Any:
+    return tree["model"].state["_modules"]["model"].state["_modules"][str(number)]
+
+
+def test_the_average_is_preferred(tree: Any) -> None:
+    tree["ema"], tree["model"] = tree["model"], Record(Name("models.yolo", "Model"))
+    assert build(tree).manifest.labels[0] == "person"
+
+
+def test_a_bare_network_and_one_of_the_package_yolov5(tree: Any) -> None:
+    network = tree["model"]
+    network.kind = Name("yolov5.models.yolo", "DetectionModel")
+    assert build(network).manifest.task == "detect"
+
+
+def test_names_as_a_dict(tree: Any) -> None:
+    tree["model"].state["names"] = {k: f"kind {k}" for k in reversed(range(80))}
+    assert build(tree).manifest.labels[:2] == ("kind 0", "kind 1")
+
+
+def test_folded_and_plain_convolutions_agree(tree: Any) -> None:
+    plain = build(tree)
+    conv = layer(tree, 0)
+    inner, norm = conv.state["_modules"]["conv"], conv.state["_modules"].pop("bn")
+    weight, (mean, variance), (gamma, beta) = (
+        inner.state["_parameters"]["weight"].array().astype(np.float64),
+        (norm.state["_buffers"][key].array().astype(np.float64) for key in ("running_mean", "running_var")),
+        (norm.state["_parameters"][key].array().astype(np.float64) for key in ("weight", "bias")),
+    )
+    scale = gamma / np.sqrt(variance + norm.state["eps"])
+    inner.state["_parameters"]["weight"] = as_tensor(weight * scale[:, None, None, None])
+    inner.state["_parameters"]["bias"] = as_tensor(beta - mean * scale)
+    image = np.random.default_rng(1).random((1, 3, 64, 64), np.float32)
+    for found, wanted in zip(*(run(m.model.SerializeToString(), image) for m in (build(tree), plain)), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def as_tensor(values: Any) -> Tensor:
+    values = np.ascontiguousarray(values, "<f8")
+    store = Storage("DoubleStorage", values.size, values.dtype, lambda: memoryview(values.tobytes()))
+    return Tensor(store, 0, values.shape, tuple(step // 8 for step in values.strides))
+
+
+def record(kind: str, modules: dict[str, Record] | None = None, **state: Any) -> Record:
+    module, name = ("torch.nn.modules", kind) if not kind.startswith("models.") else kind.rsplit(".", 1)
+    return Record(
+        Name(module + (".conv" if module.startswith("torch") else ""), name), (), {"_modules": modules or {}, **state}
+    )
+
+
+def conv2d(weight: Any, stride: int = 1, padding: int = 0) -> Record:
+    settings = {"stride": stride, "padding": padding, "dilation": 1, "groups": 1}
+    return record("Conv2d", _parameters={"weight": as_tensor(weight)}, **settings)
+
+
+def apply(module: Record, image: Any) -> Any:
+    builder = OnnxBuilder("test", "fp32")
+    value = Layers(builder).emit(Module(module, "layer 0"), builder.input("images", image.shape))
+    return run(builder.build([("out", value)]).SerializeToString(), image)[0]
+
+
+@pytest.mark.parametrize(("kernel", "padding"), [(1, 0), (3, 1), (5, 2)])
+def test_focus_is_slicing_and_convolving(kernel: int, padding: int) -> None:
+    random = np.random.default_rng(7)
+    weight, image = random.normal(size=(4, 12, kernel, kernel)), random.normal(size=(1, 3, 16, 12)).astype(np.float32)
+    parts = [image[..., ::2, ::2], image[..., 1::2, ::2], image[..., ::2, 1::2], image[..., 1::2, 1::2]]
+    conv = record("models.common.Conv", {"conv": conv2d(weight, padding=padding)})
+    wanted = apply(conv, np.concatenate(parts, 1))
+    found = apply(record("models.common.Focus", {"conv": conv}), image)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_bottleneck_csp_with_its_batch_norm_behind_the_joint() -> None:
+    random = np.random.default_rng(8)
+    image = random.normal(size=(1, 4, 5, 6)).astype(np.float32)
+    first, deep, flat, last = (random.normal(size=shape) for shape in ((2, 4), (2, 2), (3, 4), (4, 5)))
+    mean, variance, gamma, beta = (
+        random.normal(size=5),
+        random.random(5) + 0.5,
+        random.normal(size=5),
+        random.normal(size=5),
+    )
+    norm = record(
+        "BatchNorm2d",
+        eps=1e-3,
+        _parameters={"weight": as_tensor(gamma), "bias": as_tensor(beta)},
+        _buffers={"running_mean": as_tensor(mean), "running_var": as_tensor(variance)},
+    )
+    convs = {key: conv2d(w[:, :, None, None]) for key, w in (("1", first), ("2", flat), ("3", deep), ("4", last))}
+    module = record(
+        "models.common.BottleneckCSP",
+        {
+            "cv1": record("models.common.Conv", {"conv": convs["1"]}),
+            "cv2": convs["2"],
+            "cv3": convs["3"],
+            "cv4": record("models.common.Conv", {"conv": convs["4"]}),
+            "bn": norm,
+            "act": record("LeakyReLU", negative_slope=0.1),
+            "m": record("Sequential"),
+        },
+    )
+    pixels = image[0].reshape(4, -1)
+    joined = np.concatenate([deep @ first @ pixels, flat @ pixels])
+    joined = (joined - mean[:, None]) / np.sqrt(variance + 1e-3)[:, None] * gamma[:, None] + beta[:, None]
+    wanted = last @ np.where(joined > 0, joined, 0.1 * joined)
+    np.testing.assert_allclose(apply(module, image)[0].reshape(4, -1), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "formula"),
+    [
+        ("SiLU", {}, lambda x: x / (1 + np.exp(-x))),
+        ("Hardswish", {}, lambda x: x * np.clip(x + 3, 0, 6) / 6),
+        ("LeakyReLU", {"negative_slope": 0.1}, lambda x: np.where(x > 0, x, 0.1 * x)),
+        ("ReLU", {}, lambda x: np.maximum(x, 0)),
+    ],
+)
+def test_activations(kind: str, settings: dict[str, float], formula: Callable[[Any], Any]) -> None:
+    image = np.linspace(-5, 5, 101, dtype=np.float32).reshape(1, 1, 1, 101)
+    np.testing.assert_allclose(apply(record(kind, **settings), image), formula(image), atol=1e-6)
+
+
+def change_nothing(tree: Any) -> None:
+    del tree["model"]
+
+
+def no_stride(tree: Any) -> None:
+    del layer(tree, 24).state["stride"]
+
+
+def other_layer(tree: Any) -> None:
+    layer(tree, 4).kind = Name("models.common", "C3TR")
+
+
+def other_head(tree: Any) -> None:
+    layer(tree, 24).kind = Name("models.yolo", "Segment")
+
+
+def landmarks(tree: Any) -> None:
+    layer(tree, 24).state["no"] = 95
+
+
+def cycle(tree: Any) -> None:
+    inner = layer(tree, 2).state["_modules"]["m"]
+    inner.state["_modules"]["0"] = inner
+
+
+def explosion(tree: Any) -> None:
+    inner = layer(tree, 2).state["_modules"]["m"]
+    for _ in range(8):
+        inner = record("Sequential", {str(k): inner for k in range(16)})
+    layer(tree, 2).state["_modules"]["m"] = inner
+
+
+def bad_route(tree: Any) -> None:
+    layer(tree, 12).state["f"] = [-1, 99]
+
+
+def bad_concat(tree: Any) -> None:
+    layer(tree, 12).state["f"] = [-1, 2]
+
+
+def bad_weight(tree: Any) -> None:
+    conv = layer(tree, 3).state["_modules"]["conv"]
+    conv.state["_parameters"]["weight"] = as_tensor(np.full((64, 32, 3, 3), np.nan))
+
+
+def narrow_weight(tree: Any) -> None:
+    conv = layer(tree, 3).state["_modules"]["conv"]
+    conv.state["_parameters"]["weight"] = as_tensor(np.zeros((64, 31, 3, 3)))
+
+
+def text_weight(tree: Any) -> None:
+    layer(tree, 3).state["_modules"]["conv"].state["_parameters"]["weight"] = "many"
+
+
+def short_norm(tree: Any) -> None:
+    norm = layer(tree, 3).state["_modules"]["bn"]
+    for name in ("running_mean", "running_var"):
+        norm.state["_buffers"][name] = as_tensor(np.ones(3))
+    for name in ("weight", "bias"):
+        norm.state["_parameters"][name] = as_tensor(np.ones(3))
+
+
+def few_names(tree: Any) -> None:
+    tree["model"].state["names"] = ["person"]
+
+
+def huge_stride(tree: Any) -> None:
+    layer(tree, 3).state["_modules"]["conv"].state["stride"] = (10**9, 10**9)
+
+
+def reflecting(tree: Any) -> None:
+    layer(tree, 3).state["_modules"]["conv"].state["padding_mode"] = "reflect"
+
+
+def no_layers(tree: Any) -> None:
+    tree["model"].state["_modules"]["model"].state["_modules"] = {}
+
+
+def no_table(tree: Any) -> None:
+    tree["model"].state["_modules"] = 7
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_nothing, "checkpoint without a network"),
+        (no_stride, r"layer 24 \(models\.yolo\.Detect\): .* without stride"),
+        (other_layer, r"layer 4 \(models\.common\.C3TR\): .* not a layer of YOLOv5 that can be converted"),
+        (other_head, r"layer 24 \(models\.yolo\.Segment\): .* not the detection head"),
+        (landmarks, r"layer 24 \(models\.yolo\.Detect\): has 95 values for each anchor and 80 classes"),
+        (cycle, r"layer 2 \(models\.common\.C3\).*: is nested too deeply"),
+        (explosion, "more than 20000 operators"),
+        (bad_route, r"layer 12 \(models\.common\.Concat\): reads from layer 99"),
+        (bad_concat, r"layer 12 \(models\.common\.Concat\): shapes .* cannot be joined"),
+        (bad_weight, r"layer 3 \(models\.common\.Conv\), conv: weight holds values that are not finite"),
+        (narrow_weight, r"layer 3 \(models\.common\.Conv\): a weight of shape \[64, 31, 3, 3\]"),
+        (text_weight, r"layer 3 \(models\.common\.Conv\), conv: weight is not a tensor of 4 axes"),
+        (short_norm, r"layer 3 \(models\.common\.Conv\), conv: 64 channels are followed by a BatchNorm of 3"),
+        (few_names, "has 1 class names for 80 classes"),
+        (huge_stride, r"layer 3 \(models\.common\.Conv\), conv: stride is not"),
+        (reflecting, r"layer 3 \(models\.common\.Conv\), conv: pads with other values than zeros"),
+        (no_layers, "the network has 0 layers"),
+        (no_table, "_modules is no table"),
+    ],
+)
+def test_what_cannot_be_converted_is_named(tree: Any, change: Callable[[Any], None], message: str) -> None:
+    change(tree)
+    with pytest.raises(ConversionError, match=message):
+        build(tree)
+
+
+@pytest.mark.parametrize("size", [100, 0, -32, 16384])
+def test_impossible_image_sizes(tree: Any, size: int) -> None:
+    with pytest.raises(ConversionError, match=f"an image size of {size} x {size}"):
+        build(tree, size)
+
+
+@pytest.mark.parametrize(
+    ("stem", "kind", "message"),
+    [
+        ("v7.0_cls_pose_nc8", ConversionError, r"is a models\.yolo\.ClassificationModel; of YOLOv5 only detectors"),
+        ("yolov5face_plate_landmarks_nc2", ConversionError, r"layer 0 \(models\.common\.StemBlock\): .* not a layer"),
+        (
+            "yolov5lite_s_coco_nc80",
+            ConversionError,
+            r"layer 0 \(models\.common\.conv_bn_relu_maxpool\): .* not a layer",
+        ),
+        (
+            "ultralytics8_leyolo_nano_nc80",
+            ConversionError,
+            r"is a ultralytics\..*DetectionModel of ultralytics 8 or later",
+        ),
+        ("state_dict_only_shufflenet", ConversionError, "is a checkpoint without a network"),
+        ("torchscript_lenet5", ModelFormatError, "is a TorchScript archive"),
+        ("bad_truncated_1MiB", ModelFormatError, "is a ZIP archive that is cut off or damaged"),
+        ("bad_git_lfs_pointer", ModelFormatError, "is a Git LFS pointer, not the checkpoint; run git lfs pull"),
+    ],
+)
+def test_refused_reference_files(shared: Path, stem: str, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=rf"{stem}\.pt: {message}"):
+        prepare(shared / "checkpoints" / f"{stem}.pt")

@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import functools
 import logging
+import operator
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,6 +78,10 @@ class Model(Resource):
         self._archive = archive
         self._turn = threading.Lock()
         self._session = self._open(device, options)
+
+    @abc.abstractmethod
+    def __call__(self, image: Picture, *args: Any, **options: Any) -> Any:
+        """What the model says of a picture; arguments and result are those of its task."""
 
     @property
     def device(self) -> str:
@@ -173,6 +178,7 @@ class DetectionModel(Model):
             raise ModelFormatError(f"{archive.path}: cannot detect with the post-processing {head.type}")
         self._head = head
         self.dropped = 0
+        self._counting = threading.Lock()
         super().__init__(archive, device, options)
 
     def __call__(
@@ -180,7 +186,7 @@ class DetectionModel(Model):
         image: Picture,
         confidence: float | None = None,
         iou: float | None = None,
-        classes: Sequence[str | int] | None = None,
+        classes: str | Sequence[str | int] | None = None,
         *,
         max_detections: int | None = None,
         multi_label: bool = False,
@@ -191,7 +197,7 @@ class DetectionModel(Model):
             image: (H, W, 3) uint8 BGR, other arrays as `pyasc.models.image.as_bgr` takes them, or the path of a picture file.
             confidence: least score, 0..1; None takes the model's own threshold.
             iou: overlap above which the better of two boxes of a class stays, 0..1; None takes the model's own.
-            classes: names or numbers of those to look for; None for all.
+            classes: names or numbers of those to look for, or one name; None for all.
             max_detections: at most this many; None takes the model's own limit.
             multi_label: every class of a place above the threshold, not only the best, as evaluations on data sets do.
         Returns:
@@ -209,7 +215,7 @@ class DetectionModel(Model):
         images: Sequence[Picture],
         confidence: float | None = None,
         iou: float | None = None,
-        classes: Sequence[str | int] | None = None,
+        classes: str | Sequence[str | int] | None = None,
         *,
         max_detections: int | None = None,
         multi_label: bool = False,
@@ -225,7 +231,7 @@ class DetectionModel(Model):
         self,
         confidence: float | None = None,
         iou: float | None = None,
-        classes: Sequence[str | int] | None = None,
+        classes: str | Sequence[str | int] | None = None,
         max_detections: int | None = None,
         multi_label: bool = False,
     ) -> Thresholds:
@@ -378,21 +384,22 @@ _CLASSES: dict[str, type[DetectionModel | EmbeddingModel | ClassificationModel]]
 }
 
 
-def class_numbers(classes: Sequence[str | int], labels: Sequence[str]) -> tuple[int, ...]:
-    """Class ids of names or ids.
+def class_numbers(classes: str | Sequence[str | int], labels: Sequence[str]) -> tuple[int, ...]:
+    """Class ids of names or ids, or of one name.
 
     Raises:
+        TypeError: neither a name nor a whole number.
         ValueError: a class that the model does not have; the text names it and similar ones.
     """
     numbers: list[int] = []
-    for wanted in classes:
+    for wanted in [classes] if isinstance(classes, str) else classes:
         if isinstance(wanted, str):
             if wanted not in labels:
                 close = difflib.get_close_matches(wanted, labels, n=3) or list(labels[:5])
                 raise ValueError(f"classes: the model has no class {wanted!r} (it has {', '.join(close)}, ...)")
             numbers += [number for number, label in enumerate(labels) if label == wanted]
-        elif 0 <= wanted < len(labels):
-            numbers.append(int(wanted))
+        elif 0 <= (number := operator.index(wanted)) < len(labels):
+            numbers.append(number)
         else:
             raise ValueError(f"classes: {wanted!r} is not in 0..{len(labels) - 1}")
     return tuple(numbers)

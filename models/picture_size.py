@@ -17,6 +17,7 @@ FORMATS = "JPEG, PNG, BMP, TIFF, WebP or PNM"
 # Start-of-frame markers: all of 0xC0..0xCF but DHT (C4), JPG (C8) and DAC (CC).
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_ALONE = frozenset((0x01, *range(0xD0, 0xD9)))
+_PNG_END = b"IEND\xaeB`\x82"  # with the checksum of an empty chunk of this name
 _PNM_HEADER = re.compile(rb"P[1-6]((?:\s+|#[^\n]*\n)+)(\d{1,9})(?:\s+|#[^\n]*\n)+(\d{1,9})\s")
 _TIFF_TYPES = {3: "H", 4: "I", 16: "Q"}
 
@@ -61,7 +62,7 @@ def _jpeg(data: bytes) -> tuple[int, int]:
 
 def _png(data: bytes) -> tuple[int, int]:
     width, height = struct.unpack_from(">II", data, 16)
-    if data[12:16] != b"IHDR" or b"IEND" not in data[-4096:]:
+    if data[12:16] != b"IHDR" or _PNG_END not in data:
         raise ValueError("no first or no last chunk")
     return width, height
 

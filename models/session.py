@@ -140,11 +140,15 @@ def resolve_device(archive: Archive, name: str | None) -> str:
     for info in devices:
         if not info.executes:
             continue
-        with SharedDevice(info.name) as shared:
-            plan = make_plan(archive.manifest, shared.device.info, shared.device.formats())
+        try:
+            with SharedDevice(info.name) as shared:
+                plan = make_plan(archive.manifest, shared.device.info, shared.device.formats())
+        except DeviceError as error:
+            reasons.append(f"{info.name}: {error}")
+            continue
         if plan.form is not None:
             if reasons:
-                _log.info("%s: on %s (%s)", archive.path, info.name, "; ".join(reasons))
+                _log.warning("%s: on %s (%s)", archive.path, info.name, "; ".join(reasons))
             return info.name
         reasons += [f"{info.name}: {path}: {reason}" for path, reason in plan.rejected]
     reasons += [f"{name}: {reason}" for name, reason in devices.absent.items()]

@@ -123,9 +123,11 @@ def test_thresholds_and_classes(model: DetectionModel) -> None:
     assert len(model(dim)) == 2
     assert len(model(dim, confidence=0.6)) == 1
     assert model(dim, max_detections=1).xyxy.tolist() == [[48, 0, 64, 16]]
-    for classes in (["blue"], [1], ("blue", 1)):
+    for classes in (["blue"], [1], ("blue", 1), "blue", np.array([1])):
         assert model(PICTURE, classes=classes).label == ["blue"]
     assert len(model(PICTURE, classes=[])) == 0
+    with pytest.raises(TypeError):
+        model(PICTURE, classes=[0.5])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,6 @@ _OPERATORS: dict[str, Callable[[Lowering, Node], None]] = {
     **tflite_ops_shape.OPERATORS,
 }
 
-SUPPORTED_OPERATORS = frozenset(_OPERATORS)
-"""ONNX operators that can be computed at run time; what depends on constants alone is computed at conversion, whatever it is."""
-
 
 @dataclass(frozen=True)
 class TfliteModel:

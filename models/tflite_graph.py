@@ -110,12 +110,16 @@ def read_graph(model: onnx.ModelProto, supported: Collection[str]) -> Graph:
         shapes[value.name] = _static_shape(value.name, value.type, "input")
         folder.types[value.name] = value.type
     kept = []
+    read = {*outputs, *(name for node in nodes for name in node.input)}
     for node in nodes:
         if folder.fold(node):
             continue
         kept.append(node)
         for name in filter(None, node.output):
-            shapes[name] = _static_shape(name, folder.types.get(name), label(node))
+            type_ = folder.types.get(name)
+            # Masks and indices that nothing reads, as beside the result of Dropout and MaxPool, need not be computed.
+            if name in read or (type_ and type_.tensor_type.elem_type == onnx.TensorProto.FLOAT):
+                shapes[name] = _static_shape(name, type_, label(node))
     missing = [name for name in outputs if name not in shapes and name not in constants]
     if missing:
         raise ConversionError(f"nothing makes the output '{missing[0]}'")

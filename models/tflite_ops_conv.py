@@ -88,11 +88,15 @@ def conv_transpose(lowering: Lowering, node: Node) -> None:
         raise refuse(node, "only two spatial axes, one group and no dilation are supported")
     if weight.shape[0] != lowering.shape(source)[1]:
         raise refuse(node, f"weights {list(weight.shape)} do not fit {lowering.shape(source)[1]} channels")
-    if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise refuse(node, "auto_pad is not supported; give the padding as pads")
+    if node.attributes.get("auto_pad", "NOTSET") != "NOTSET" or node.attributes.get("output_shape"):
+        raise refuse(node, "auto_pad and output_shape are not supported; give the padding as pads")
     strides = _pair(node, "strides")
     size, target = lowering.shape(source)[2:], lowering.shape(output)
     pads = node.attributes.get("pads") or [0, 0, 0, 0]
+    if min(pads) < 0 or list(node.attributes.get("kernel_shape") or weight.shape[2:]) != list(weight.shape[2:]):
+        raise refuse(
+            node, f"pads {pads} or kernel_shape {node.attributes.get('kernel_shape')} does not fit the weights"
+        )
     same = all(_same_transposed(size[i], target[2 + i], weight.shape[2 + i], strides[i], pads[i]) for i in (0, 1))
     full = [(size[i] - 1) * strides[i] + weight.shape[2 + i] for i in (0, 1)]
     made = list(target[2:]) if same else [max(full[i], pads[i] + target[2 + i]) for i in (0, 1)]
@@ -137,8 +141,6 @@ def cut(lowering: Lowering, tensor: int, begin: tuple[int, ...], shape: tuple[in
 
 def max_pool(lowering: Lowering, node: Node) -> None:
     """MAX_POOL_2D; padding counts as minus infinity."""
-    if len(node.outputs) > 1 and node.outputs[1]:
-        raise refuse(node, "the second output (indices) is not supported")
     windows = _pool_windows(lowering, node)
     tensor, padding = _padded(lowering, node.inputs[0], windows, _LOWEST)
     _pool(lowering, node, "MAX_POOL_2D", tensor, padding, windows)

@@ -118,6 +118,23 @@ def test_conv_transpose(model, agrees, kernel, stride, pads, extra):
     agrees(model([node], {"x": (1, 3, 6, 7)}, ["y"], constants))
 
 
+def test_conv_transpose_with_padding_by_rule_is_refused(model):
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], name="up", output_shape=[12, 14], strides=[2, 2])
+    graph = model([node], {"x": (1, 3, 6, 7)}, ["y"], {"w": weights(3, 5, 3, 3)})
+    with pytest.raises(UnsupportedOperatorError, match="ConvTranspose 'up': auto_pad and output_shape"):
+        to_tflite(graph)
+
+
+def test_outputs_that_nothing_reads_are_left_out(model, agrees):
+    nodes = [
+        helper.make_node("Dropout", ["x"], ["d", "mask"]),
+        helper.make_node("MaxPool", ["d"], ["y", "indices"], kernel_shape=[2, 2]),
+    ]
+    agrees(model(nodes, {"x": (1, 3, 6, 6)}, ["y"]))
+    with pytest.raises(UnsupportedOperatorError, match="MaxPool 'y': 'indices' is int64"):
+        to_tflite(model(nodes, {"x": (1, 3, 6, 6)}, ["y", "indices"]))
+
+
 pool_geometry = {
     "size": pair(st.integers(5, 12), st.integers(5, 12)),
     "kernel": pair(st.integers(1, 4), st.integers(1, 4)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 import pyasc
-from pyasc.errors import ConfigError, DeviceNotFoundError, ModelFormatError, StreamError
+from pyasc.errors import ConfigError, DeviceError, DeviceNotFoundError, ModelFormatError, StreamError
+from pyasc.models.archive import open_archive, write_archive
 from pyasc.models.convert import convert
 from pyasc.models.model import ClassificationModel, DetectionModel, EmbeddingModel
 from pyasc.types import Detections
@@ -62,17 +64,18 @@ def test_detections_of_a_known_picture(model: DetectionModel) -> None:
     np.testing.assert_allclose(found.score, 1 / (1 + np.exp(-10)), rtol=1e-3)
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "opencv"])
-def test_the_portable_graph_gives_the_same(spots_asc: Path, tmp_path: Path, engine: str) -> None:
-    """NCHW instead of NHWC: the same file without its variant."""
-    import dataclasses
-
-    from pyasc.models.archive import open_archive, write_archive
-
+@pytest.fixture
+def plain_asc(spots_asc: Path, tmp_path: Path) -> Path:
+    """The same model without its variant: the portable graph, NCHW, is all there is."""
     with open_archive(spots_asc) as archive:
         plain = dataclasses.replace(archive.manifest, variants=())
         write_archive(tmp_path / "plain.asc", plain, archive.graph(), {})
-    with pyasc.load_model(tmp_path / "plain.asc", device="cpu", engine=engine) as model:
+    return tmp_path / "plain.asc"
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "opencv"])
+def test_the_portable_graph_gives_the_same(plain_asc: Path, engine: str) -> None:
+    with pyasc.load_model(plain_asc, device="cpu", engine=engine) as model:
         assert model.executable.inputs[0].layout == "NCHW"
         assert boxes(model(PICTURE)) == FOUND
 
@@ -123,7 +126,7 @@ def test_thresholds_and_classes(model: DetectionModel) -> None:
     assert len(model(dim)) == 2
     assert len(model(dim, confidence=0.6)) == 1
     assert model(dim, max_detections=1).xyxy.tolist() == [[48, 0, 64, 16]]
-    for classes in (["blue"], [1], ("blue", 1), "blue", np.array([1])):
+    for classes in (["blue"], [1], ("blue", 1), "blue", [np.int64(1)]):
         assert model(PICTURE, classes=classes).label == ["blue"]
     assert len(model(PICTURE, classes=[])) == 0
     with pytest.raises(TypeError):
@@ -215,6 +218,16 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
 def test_auto_is_a_device_that_runs_the_model(spots_asc: Path, device: str | None) -> None:
     with pyasc.load_model(spots_asc, device=device) as model:
         assert model.device in {info.name for info in pyasc.discover_devices() if info.executes}
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_a_model_that_no_device_runs_says_why(plain_asc: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setenv("PYASC_CPU_ENGINE", "ai-edge-litert")
+    with pytest.raises(
+        DeviceError,
+        match=r"(cpu cannot run|no device of this box can run) spots .*graph\.onnx: the device loads tflite, not onnx",
+    ):
+        pyasc.load_model(plain_asc, device=device)
 
 
 def test_unknown_devices_and_options(spots_asc: Path) -> None:
@@ -395,7 +408,6 @@ def classifier(path: Path, labels: tuple[str, ...]) -> Path:
     from onnx import TensorProto, helper, numpy_helper
 
     from pyasc.hal.base import TensorInfo
-    from pyasc.models.archive import write_archive
     from pyasc.models.manifest import ClassificationHead, Manifest, Preprocess
 
     kernel = numpy_helper.from_array((np.eye(3) * 4).astype(np.float32)[:, :, None, None], "k")

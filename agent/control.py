@@ -283,6 +283,7 @@ class Control:
             content["reason"] = mask(str(message["reason"]))
         before = self._pipelines.get(name, {})
         news = any(before.get(key) != content.get(key) for key in ("state", "device", "resolution", "reason"))
+        news = news or not before.get("fps")  # the first rate that is known is news too
         now = time.monotonic()
         if news or now >= self._fps_due.get(name, 0.0):
             self._pipelines[name] = content

@@ -1,0 +1,106 @@
+"""`pyasc agent check`, `schema` and `status`; `run` is in tests/agent/test_agent.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pyasc.cli.agent import command
+
+GOOD = "version: 1\npipelines: {gate: {source: {url: clip.mp4}, detector: {plugin: yolov5, model: m.asc}}}\n"
+
+
+def run(*words: Any) -> Result:
+    return CliRunner().invoke(command, [str(word) for word in words])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "pipelines.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_sound_configuration_is_ok(file: Path) -> None:
+    found = run("check", file)
+    assert (found.exit_code, found.stdout) == (0, "ok\n")
+    assert json.loads(run("check", "--json", file).stdout) == {"ok": True, "errors": []}
+
+
+def test_models_are_looked_up_where_the_folder_is_named(file: Path, tmp_path: Path) -> None:
+    found = run("check", "--model-dir", tmp_path, file)
+    assert found.exit_code == 1
+    assert found.stdout == f"pipelines.gate.detector.model: there is no file 'm.asc' in {tmp_path}\n"
+    (tmp_path / "m.asc").touch()
+    assert run("check", "--model-dir", tmp_path, file).exit_code == 0
+
+
+def test_every_fault_has_its_line(file: Path) -> None:
+    file.write_text("version: x\npipelines: {gate: {sorce: 1}}\n")
+    found = run("check", file)
+    assert found.exit_code == 1
+    assert found.stdout.splitlines() == [
+        "pipelines.gate.detector: required",
+        "pipelines.gate.sorce: unknown key (did you mean `source`?)",
+        "pipelines.gate.source: required",
+        "version: must be a whole number, not text",
+    ]
+
+
+def test_text_that_is_no_yaml(file: Path) -> None:
+    file.write_text("a: [\n")
+    found = run("check", file)
+    assert found.exit_code == 1
+    assert found.stdout.startswith("not YAML: line 2")
+
+
+def test_the_agents_own_file_is_known_by_its_broker(file: Path) -> None:
+    file.write_text("box: a\nbroker: {url: 'mqtt://h'}\nweb: {listen: ':1'}\n")
+    found = run("check", file)
+    assert (found.exit_code, found.stdout) == (1, "web: not available in this version\n")
+    file.write_text("box: a\nbroker: {url: 'mqtt://h'}\n")
+    assert run("check", file).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "title"), [(("schema",), "PyASC configuration"), (("schema", "--agent"), "PyASC agent settings")]
+)
+def test_schema(words: tuple[str, ...], title: str) -> None:
+    assert json.loads(run(*words).stdout)["title"] == title
+
+
+def test_status_where_no_agent_runs(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("box: a\nbroker: {url: 'mqtt://h'}\nstate_dir: .\n")
+    found = run("status", "--config", tmp_path / "agent.yaml")
+    assert (found.exit_code, found.stdout) == (1, "not running\n")
+    shown = json.loads(run("status", "--json", "--config", tmp_path / "agent.yaml").stdout)
+    assert shown == {"running": False, "pid": None, "agent": None}
+
+
+def test_bad_settings_are_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("broker: {url: 'mqtt://h'}\nbox: 'a b'\nwebb: 1\n")
+    words = [sys.executable, "-m", "pyasc", "agent", "run", "--config", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "webb: unknown key" in done.stderr
+    assert "box:" in done.stderr
+
+
+def test_check_loads_no_array_library(file: Path) -> None:
+    code = "import sys; from pyasc.cli.agent import command; command(['check', sys.argv[1]], standalone_mode=False); "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print('numpy' in sys.modules, 'cv2' in sys.modules)", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "ok\nFalse False\n"

@@ -11,10 +11,15 @@ from pyasc.hal.base import Program, TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A tensor as the model's own bytes describe it; None in a shape is a size that the model leaves open."""
+    """A tensor as the model's own bytes describe it.
+
+    Attributes:
+        shape: None in it is a size that the model leaves open; None instead of it where only a run tells.
+        others: as in `TensorInfo`.
+    """
 
     name: str
-    shape: tuple[int | None, ...]
+    shape: tuple[int | None, ...] | None
     dtype: str
     scale: float | None = None
     zero_point: int | None = None
@@ -34,13 +39,14 @@ def compare_tables(program: Program, inputs: Sequence[Found], outputs: Sequence[
 
 
 def _compare(name: str, what: str, promised: TensorInfo, found: Found) -> None:
-    fits = len(promised.shape) == len(found.shape) and all(
-        size in (None, wanted) for size, wanted in zip(found.shape, promised.shape, strict=True)
+    shape = promised.shape if found.shape is None else found.shape
+    fits = len(promised.shape) == len(shape) and all(
+        size in (None, wanted) for size, wanted in zip(shape, promised.shape, strict=True)
     )
     if not fits or promised.dtype != found.dtype:
-        shape = tuple("?" if size is None else size for size in found.shape)
+        text = ", ".join("?" if size is None else str(size) for size in shape)
         raise ModelFormatError(
-            f"{name}: {what} {promised.name} is {found.dtype} {shape}, "
+            f"{name}: {what} {promised.name} is {found.dtype} ({text}), "
             f"the manifest promises {promised.dtype} {promised.shape}"
         )
     if promised.scale is not None and found.scale is not None:

@@ -36,7 +36,8 @@ def check_batch(engine: Engine, session: Session, program: Program, options: Cpu
     for tensor, output in zip(session.outputs, outputs, strict=True):
         if output.shape != tensor.shape or output.dtype.name != tensor.dtype:
             found, wanted = f"{output.dtype} {output.shape}", f"{tensor.dtype} {tensor.shape}"
-            text = f"{program.name}: output {tensor.name} comes as {found} instead of {wanted}"
+            source = "the batch asks for" if enlarged else "the manifest promises"
+            text = f"{program.name}: output {tensor.name} is {found}, {source} {wanted}"
             raise ConfigError([("batch", text)]) if enlarged else ModelFormatError(text)
     if enlarged:
         _compare_rows(engine, program, options, arrays, outputs)

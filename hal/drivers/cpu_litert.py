@@ -7,8 +7,8 @@ import functools
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ConfigError, ModelFormatError, UnsupportedOperatorError
@@ -88,20 +88,22 @@ class TfliteSession(Session):
         except (ValueError, RuntimeError) as error:
             raise _model_error(program.name, error) from error
         details = self._interpreter.get_input_details(), self._interpreter.get_output_details()
-        compare_tables(program, *([_found(detail) for detail in side] for side in details))
+        # Sizes of outputs in the file are a note for people; the interpreter works them out, and the trial run compares them.
+        outputs = [replace(_found(detail), shape=None) for detail in details[1]]
+        compare_tables(program, [_found(detail) for detail in details[0]], outputs)
         self._input_index = _indices(self.inputs, details[0])
         self._output_index = _indices(self.outputs, details[1])
-        self._allocate(program, module)
+        self._allocate(program, {int(detail["index"]): tuple(detail["shape"]) for detail in details[0]})
 
-    def _allocate(self, program: Program, module: ModuleType) -> None:
-        resized = self.inputs != program.inputs
+    def _allocate(self, program: Program, shapes: Mapping[int, tuple[int, ...]]) -> None:
+        """Give each input its shape, where it is another one than the file's, and plan the memory."""
         try:
-            if resized:
-                for tensor, index in zip(self.inputs, self._input_index, strict=True):
+            for tensor, index in zip(self.inputs, self._input_index, strict=True):
+                if shapes[index] != tensor.shape:
                     self._interpreter.resize_tensor_input(index, tensor.shape, strict=False)
             self._interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
-            if resized:
+            if self.inputs != program.inputs:
                 message = f"{program.name}: the graph is fixed to its own batch size: {_one_line(error)}"
                 raise ConfigError([("batch", message)]) from error
             raise _model_error(program.name, error) from error
@@ -124,9 +126,10 @@ def _found(detail: dict[str, Any]) -> Found:
 
     scale, zero_point = detail["quantization"]
     quantized = scale != 0
+    sizes = zip(detail["shape"], detail["shape_signature"], strict=True)
     return Found(
         name=detail["name"],
-        shape=tuple(int(size) for size in detail["shape"]),
+        shape=tuple(None if signature < 0 else int(size) for size, signature in sizes),
         dtype=np.dtype(detail["dtype"]).name,
         scale=float(scale) if quantized else None,
         zero_point=int(zero_point) if quantized else None,

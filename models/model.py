@@ -107,7 +107,8 @@ class Model(Resource):
         """Move to another device, or to the same one with other options.
 
         The new place is ready before the old one is given up: when it fails, the model goes on where it was. Calls under way
-        end on the old device. Nothing happens when device and options are what they are already.
+        end on the old device. Nothing happens when device and options are what they are already, unless the device was lost: then
+        it is opened anew.
 
         Args:
             device: a name, an alias, `auto` or None, as for `load_model`.
@@ -119,7 +120,7 @@ class Model(Resource):
         with self._turn:
             with self._call() as now:
                 name = resolve_device(self._archive, device)
-                if (name, options) == (now.device.name, now.options):
+                if (name, options) == (now.device.name, now.options) and not now.lost:
                     return
                 self._session = self._open(name, options)
             now.close()
@@ -255,7 +256,7 @@ class DetectionModel(Model):
                 with session.input() as buffer:
                     part = images[start : start + batch]
                     places = [buffer.fill(load_image(image), row) for row, image in enumerate(part)]
-                    outputs = session.executable.run([buffer.array])
+                    outputs = session.run(buffer.array)
                 for row, place in enumerate(places):
                     found.append(self._detections(session.reader(outputs, thresholds, row), place))
         return found
@@ -318,7 +319,7 @@ class EmbeddingModel(Model):
                 with session.input() as buffer:
                     for row, part in enumerate(crops):
                         buffer.fill(part, row)
-                    outputs = session.executable.run([buffer.array])
+                    outputs = session.run(buffer.array)
                 vectors[list(numbers)] = session.reader(outputs[0])[: len(numbers)]
         return vectors
 
@@ -366,7 +367,7 @@ class ClassificationModel(Model):
             raise ValueError(f"top: {top!r} is below 1")
         with self._call() as session, session.input() as buffer:
             buffer.fill(load_image(image))
-            scores = session.reader(session.executable.run([buffer.array])[0])[0]
+            scores = session.reader(session.run(buffer.array)[0])[0]
         if not np.isfinite(scores).all():
             raise DeviceError(f"{self.name} on {self.device} gives values that are not finite")
         best = np.argsort(-scores, kind="stable")[:top]

@@ -7,31 +7,48 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyasc.errors import DeviceError, ModelFormatError
+from pyasc.errors import DeviceError, DeviceLostError, ModelFormatError
 from pyasc.hal.base import Device, DeviceInfo, Executable, Program, Resource, TensorInfo
 from pyasc.hal.registry import discover_devices, open_device
 from pyasc.models.archive import Archive
 from pyasc.models.plan import choose_form, make_plan
 from pyasc.models.preprocess import InputBuffer, Preprocessor
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Opened:
+    device: Device
+    users: int = 0
 
 
 class SharedDevice(Resource):
     """An opened device that several models of the process use; the last one to go closes it."""
 
-    _open: ClassVar[dict[str, tuple[Device, int]]] = {}
+    _by_name: ClassVar[dict[str, _Opened]] = {}
     _turn: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, name: str) -> None:
         self.name = name
-        with self._turn:
-            device, users = self._open.get(name) or (open_device(name), 0)
-            self._open[name] = device, users + 1
-        self.device = device
         self._held = True
+        with self._turn:
+            if name not in self._by_name:
+                self._by_name[name] = _Opened(open_device(name))
+            self._opened = self._by_name[name]
+            self._opened.users += 1
+        self.device = self._opened.device
+
+    def retire(self) -> None:
+        """Share it no longer: it is lost, and who opens the device from now on tries it anew."""
+        with self._turn:
+            self._forget()
 
     def close(self) -> None:
         """Let go of the device; a second call does nothing."""
@@ -39,12 +56,14 @@ class SharedDevice(Resource):
             if not self._held:
                 return
             self._held = False
-            device, users = self._open[self.name]
-            if users > 1:
-                self._open[self.name] = device, users - 1
-                return
-            del self._open[self.name]
-            device.close()
+            self._opened.users -= 1
+            if self._opened.users == 0:
+                self._forget()
+                self.device.close()
+
+    def _forget(self) -> None:
+        if self._by_name.get(self.name) is self._opened:
+            del self._by_name[self.name]
 
 
 class Session(Resource):
@@ -64,6 +83,7 @@ class Session(Resource):
         executable: the loaded form.
         preprocessor: for its input.
         reader: as made by `make_reader`.
+        lost: True when the device was lost: the session is of no use any more.
     """
 
     def __init__(
@@ -74,10 +94,11 @@ class Session(Resource):
         make_reader: Callable[[tuple[TensorInfo, ...]], Any],
     ) -> None:
         self.options = dict(options)
+        self.lost = False
         with contextlib.ExitStack() as undo:
-            shared = undo.enter_context(SharedDevice(device))
-            self.device: DeviceInfo = shared.device.info
-            self.executable = undo.enter_context(_load(archive, shared.device, options))
+            self._shared = undo.enter_context(SharedDevice(device))
+            self.device: DeviceInfo = self._shared.device.info
+            self.executable = undo.enter_context(_load(archive, self._shared.device, options))
             if len(self.executable.inputs) != 1:
                 raise ModelFormatError(f"{archive.path}: {len(self.executable.inputs)} inputs; a picture fills one")
             self.preprocessor = Preprocessor(archive.manifest.preprocess, self.executable.inputs[0])
@@ -112,6 +133,15 @@ class Session(Resource):
             buffer = self.preprocessor.new_input()
         yield buffer
         self._inputs.append(buffer)
+
+    def run(self, array: NDArray[Any]) -> list[NDArray[Any]]:
+        """One inference; errors as `Executable.run`."""
+        try:
+            return self.executable.run([array])
+        except DeviceLostError:
+            self.lost = True
+            self._shared.retire()
+            raise
 
     def close(self) -> None:
         """Give executable and device back, now or when the last call under way ends; a second call does nothing."""

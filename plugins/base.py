@@ -79,7 +79,14 @@ class Plugin(metaclass=_PluginMeta):
 
 
 class Detector(Plugin):
-    """Finds objects in single pictures."""
+    """Finds objects in single pictures.
+
+    Attributes:
+        concurrency: calls of `detect` that may run at the same time with a use: 1 for a detector that is for one thread, 2 for one
+            that prepares a picture while the device works on another.
+    """
+
+    concurrency: ClassVar[int] = 1
 
     @abc.abstractmethod
     def detect(self, image: NDArray[np.uint8]) -> Detections:

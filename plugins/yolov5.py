@@ -67,6 +67,7 @@ class YOLOv5(Detector, name="yolov5"):
     """
 
     Config = YOLOv5Config
+    concurrency = 2
 
     def __init__(self, config: YOLOv5Config) -> None:
         super().__init__(config)

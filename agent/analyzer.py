@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyasc.agent.bounded_queue import BoundedQueue
 from pyasc.agent.events import LEAVE_AFTER_S, Event, EventMaker
 from pyasc.agent.rules import Rule, parse_rule
+from pyasc.agent.stages import Stages
 from pyasc.agent.stream import Stream
 from pyasc.agent.zones import Shapes, make_lines, make_zones
 from pyasc.errors import ConfigError, ConfigFault, PluginError, PyascError
@@ -23,14 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
-# Frames between two stages: enough that one does not wait for the other's usual unevenness.
-_QUEUE_FRAMES = 2
 _POLL_S = 0.2
-_JOIN_S = 5.0
-# Share of the past in the average time of a stage.
-_MEMORY = 0.9
 
 
 class Step(NamedTuple):
@@ -84,7 +77,7 @@ class EdgeAnalyzer:
     _zones: Shapes | None = None
     _lines: Shapes | None = None
     _leave_after_s = LEAVE_AFTER_S
-    _active: _Run | None = None
+    _active: Stages | None = None
 
     def __init__(
         self,
@@ -123,8 +116,9 @@ class EdgeAnalyzer:
     def run(self, stream: Stream) -> Iterator[tuple[Frame, Any]]:
         """Analyse a stream to its end.
 
-        Detector and tracker run in threads of their own, so while frame k is detected, k - 1 is tracked and k + 1 decoded. The
-        order is kept. The tracker begins anew. The stream stays the caller's to close; ending the iteration ends the threads.
+        Detector and tracker run in threads of their own, so while frame k is detected, k - 1 is tracked and k + 1 decoded; a
+        detector with `concurrency` above 1 also prepares k + 1 meanwhile. The order is kept. The tracker begins anew. The stream
+        stays the caller's to close; ending the iteration ends the threads.
 
         Yields:
             each frame with its `Tracks`, or `Detections` without a tracker.
@@ -153,18 +147,20 @@ class EdgeAnalyzer:
             raise PyascError("the analyzer is running already: it works on one stream at a time")
         maker = EventMaker(make_zones(self._zones), make_lines(self._lines), self._leave_after_s)
         self.events = ()
-        run = self._active = _Run(self, stream)
+        detector = self.detector
+        stages = Stages(stream, self.process, _detect_of(detector), getattr(detector, "concurrency", 1), self.tracker)
+        self._active = stages
         reason = "stopped"
         try:
-            while not run.ended:
-                item = run.get(_POLL_S)
+            while not stages.ended:
+                item = stages.get(_POLL_S)
                 if item is not None:
                     frame, found = item
                     yield Step(frame, found, maker.update(found, frame) if isinstance(found, Tracks) else ())
-                elif stream.state == "reconnecting" and run.idle:
+                elif stream.state == "reconnecting" and stages.idle:
                     yield Step(None, None, maker.expire(time.monotonic(), time.time()))
                 else:
-                    run.check(self.stall_s)
+                    stages.check(self.stall_s)
                     yield Step(None, None, ())
             reason = "end-of-stream"
         except Exception:
@@ -172,7 +168,7 @@ class EdgeAnalyzer:
             raise
         finally:
             self._active = None
-            self.wedged = not run.stop()
+            self.wedged = not stages.stop()
             self.events = maker.close(reason)
 
     def stats(self) -> dict[str, Any]:
@@ -181,8 +177,8 @@ class EdgeAnalyzer:
         `stages`: for `detect` and `track` the frames done and `ms`, the moving average time of one; `queues`: frames that wait
         before each stage; `dropped`: frames of the stream that nobody took.
         """
-        run = self._active
-        return {} if run is None else run.stats()
+        stages = self._active
+        return {} if stages is None else stages.stats()
 
     def close(self) -> None:
         """Release detector and tracker; a second call does nothing."""
@@ -198,132 +194,6 @@ class EdgeAnalyzer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Run:
-    """The threads and queues of one run."""
-
-    def __init__(self, analyzer: EdgeAnalyzer, stream: Stream) -> None:
-        self._analyzer, self._stream = analyzer, stream
-        self._detect = _detect_of(analyzer.detector)
-        self._stop = threading.Event()
-        self._detected: BoundedQueue[tuple[Frame, Detections]] = BoundedQueue(_QUEUE_FRAMES)
-        self._tracked: BoundedQueue[tuple[Frame, Detections]] = BoundedQueue(_QUEUE_FRAMES)
-        self._output = self._detected if analyzer.tracker is None else self._tracked
-        self._clocks = {"detect": _StageClock()}
-        self._threads = [threading.Thread(target=self._detect_all, name="detect", daemon=True)]
-        if analyzer.tracker is not None:
-            analyzer.tracker.reset()
-            self._clocks["track"] = _StageClock()
-            self._threads.append(threading.Thread(target=self._track_all, name="track", daemon=True))
-        for thread in self._threads:
-            thread.start()
-
-    @property
-    def ended(self) -> bool:
-        return self._output.ended
-
-    @property
-    def idle(self) -> bool:
-        """Whether no frame is on its way."""
-        waiting = self._stream.queued or len(self._detected) or len(self._tracked)
-        return not waiting and not any(clock.busy_s() for clock in self._clocks.values())
-
-    def get(self, timeout_s: float) -> tuple[Frame, Detections] | None:
-        return self._output.get(timeout_s)
-
-    def check(self, stall_s: float) -> None:
-        for name, clock in self._clocks.items():
-            if clock.busy_s() > stall_s:
-                raise PyascError(f"the {name} stage has not come back from a frame for {stall_s:g} s")
-
-    def stop(self) -> bool:
-        """End the threads; False when one does not end and is left behind."""
-        self._stop.set()
-        for queue in (self._detected, self._tracked):
-            queue.end(drop=True)
-        for thread in self._threads:
-            thread.join(_JOIN_S)
-            if thread.is_alive():
-                _log.error("%s: the %s stage does not end, left behind", self._stream.source, thread.name)
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def stats(self) -> dict[str, Any]:
-        queues = {"detect": self._stream.queued, "track": len(self._detected), "output": len(self._tracked)}
-        if self._analyzer.tracker is None:
-            queues = {"detect": self._stream.queued, "output": len(self._detected)}
-        stages = {name: {"frames": clock.frames, "ms": clock.ms} for name, clock in self._clocks.items()}
-        return {"stages": stages, "queues": queues, "dropped": self._stream.dropped}
-
-    def _detect_all(self) -> None:
-        try:
-            size: tuple[int, int] | None = None
-            for frame in self._frames():
-                with self._clocks["detect"]:
-                    if (frame.width, frame.height) != size:
-                        self._analyzer.process(self._stream)
-                        size = frame.width, frame.height
-                    found = self._detect(frame.image)
-                if not self._hand_on(self._detected, (frame, found)):
-                    return
-            self._detected.end()
-        except Exception as error:  # noqa: BLE001 - handed to whoever iterates
-            self._detected.end(error)
-
-    def _track_all(self) -> None:
-        try:
-            while not self._detected.ended:
-                item = self._detected.get(_POLL_S)
-                if item is None:
-                    continue
-                frame, found = item
-                with self._clocks["track"]:
-                    tracks = self._analyzer.tracker.update(found, frame.image, frame.clock)
-                if not self._hand_on(self._tracked, (frame, tracks)):
-                    return
-            self._tracked.end()
-        except Exception as error:  # noqa: BLE001 - handed to whoever iterates
-            self._tracked.end(error)
-
-    def _frames(self) -> Iterator[Frame]:
-        while not (self._stop.is_set() or self._stream.ended):
-            frame = self._stream.read(_POLL_S)
-            if frame is not None:
-                yield frame
-
-    def _hand_on(self, queue: BoundedQueue[_T], item: _T) -> bool:
-        while not self._stop.is_set():
-            if queue.put(item, _POLL_S):
-                return True
-        return False
-
-
-class _StageClock:
-    """Times one stage; `with` it for each frame."""
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self._average_s = 0.0
-        self._began: float | None = None
-
-    @property
-    def ms(self) -> float:
-        return round(self._average_s * 1000, 2)
-
-    def busy_s(self) -> float:
-        """Seconds that the frame in work has taken so far; 0.0 when idle."""
-        began = self._began
-        return 0.0 if began is None else time.monotonic() - began
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        took_s, self._began = self.busy_s(), None
-        self._average_s = took_s if self.frames == 0 else _MEMORY * self._average_s + (1 - _MEMORY) * took_s
-        self.frames += 1
 
 
 def _parse_route(route: Sequence[Mapping[str, str]]) -> list[tuple[Rule | None, str]]:

@@ -247,6 +247,69 @@ def test_the_stages_work_at_the_same_time(detector, tracker, blob_clip):
         run.close()
 
 
+def test_a_detector_for_two_threads_is_called_by_two_and_the_order_kept(detector, tracker, blob_clip):
+    """Each even picture comes back only after the odd one that follows it: one call at a time would never end."""
+    detect, odd_is_done = detector.detect, [threading.Event() for _ in range(35)]
+    numbers = {}
+    lock = threading.Lock()
+
+    def cross(image):
+        with lock:
+            number = numbers["next"] = numbers.get("next", -1) + 1
+        found = detect(image)
+        if number % 2:
+            odd_is_done[number // 2].set()
+        else:
+            assert odd_is_done[number // 2].wait(20)
+        return found
+
+    detector.detect, detector.concurrency = cross, 2
+    with pyasc.Stream(blob_clip) as stream:
+        found = list(pyasc.EdgeAnalyzer(detector, tracker).run(stream))
+    assert [frame.index for frame, _ in found] == list(range(70))
+    for frame, tracks in found[:40]:
+        red = tracks[np.array(tracks.label) == "red"]
+        assert red.xyxy[0, 0] == pytest.approx(12 + 4 * frame.index, abs=1)
+
+
+def test_the_device_changes_only_when_no_picture_is_in_work(detector, tracker, tmp_path):
+    at_work = []
+    detect, move = detector.detect, detector.config_device
+
+    def watched(image):
+        at_work.append(image.shape)
+        found = detect(image)
+        at_work.remove(image.shape)
+        return found
+
+    def moved(device):
+        assert not at_work
+        move(device)
+
+    detector.detect, detector.config_device, detector.concurrency = watched, moved, 2
+    with pyasc.Stream(two_sizes(tmp_path)) as stream:
+        assert len(list(Chooser(detector, tracker).run(stream))) == 6
+    assert detector.moves == ["cpu", "gpu0", "mlu220"]
+
+
+def test_an_error_in_one_of_two_threads_comes_after_the_frames_before_it(blobs, blob_models, blob_clip):
+    detector = pyasc.load_plugin("blobs", model=str(blob_models / "blobs.asc"))
+    detect, numbers = detector.detect, itertools.count()
+
+    def failing(image):
+        if next(numbers) == 8:
+            raise RuntimeError("the ninth call")
+        return detect(image)
+
+    detector.detect, detector.concurrency = failing, 2
+    seen = []
+    with pyasc.Stream(blob_clip) as stream, pytest.raises(RuntimeError, match="ninth"):
+        for frame, _ in pyasc.EdgeAnalyzer(detector).run(stream):
+            seen.append(frame.index)
+    assert seen in (list(range(8)), list(range(9)), list(range(7)))
+    assert not stage_threads()
+
+
 def test_a_slow_consumer_holds_the_stages_back(detector, tracker, blob_clip):
     analyzer = pyasc.EdgeAnalyzer(detector, tracker)
     with pyasc.Stream(blob_clip, loop=True) as stream:

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 import pytest
 
-from pyasc.agent import analyzer as analyzer_module
 from pyasc.agent import pipeline as pipeline_module
+from pyasc.agent import stages as stages_module
 from pyasc.agent.analyzer import EdgeAnalyzer
 from pyasc.agent.pipeline import Pipeline
 from pyasc.errors import ConfigError, PyascError
@@ -257,7 +257,7 @@ def test_restarting_begins_again_with_new_numbers(begin, results, until):
 
 def test_a_detector_that_does_not_come_back_is_noticed(begin, results, until, monkeypatch):
     monkeypatch.setattr(EdgeAnalyzer, "stall_s", 0.3)
-    monkeypatch.setattr(analyzer_module, "_JOIN_S", 0.1)
+    monkeypatch.setattr(stages_module, "_JOIN_S", 0.1)
     pipeline = begin(detector={"plugin": "blobs", "model": "blobs.asc", "hang_at": 3})
     until(lambda: pipeline.wedged and not pipeline.alive, "the hang is noticed")
     assert pipeline.status()["reason"] == "the detect stage has not come back from a frame for 0.3 s"

@@ -1,0 +1,248 @@
+"""The threads and queues behind `EdgeAnalyzer`: detection and tracking side by side, the order of the frames kept."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pyasc.agent.bounded_queue import BoundedQueue
+from pyasc.agent.stream import Stream
+from pyasc.errors import PyascError
+from pyasc.types import Detections, Frame
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+Result = tuple[Frame, Detections]
+
+# Frames between two stages: enough that one does not wait for the other's usual unevenness.
+_QUEUE_FRAMES = 2
+_POLL_S = 0.2
+_JOIN_S = 5.0
+# Share of the past in the average time of a stage.
+_MEMORY = 0.9
+
+
+class Stages:
+    """Runs a stream through a detector and a tracker until its end or `stop`.
+
+    Args:
+        stream: where frames come from; not closed.
+        process: called with the stream before the first frame and before the first one of another size, when no frame is in work.
+        detect: a picture's detections.
+        concurrency: calls of `detect` that may run at the same time.
+        tracker: None for plain detections.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        process: Callable[[Stream], None],
+        detect: Callable[[Any], Detections],
+        concurrency: int,
+        tracker: Any,
+    ) -> None:
+        self._stream, self._process, self._detect, self._tracker = stream, process, detect, tracker
+        self._stop = threading.Event()
+        self._detected: BoundedQueue[Result] = BoundedQueue(_QUEUE_FRAMES)
+        self._tracked: BoundedQueue[Result] = BoundedQueue(_QUEUE_FRAMES)
+        self._output = self._detected if tracker is None else self._tracked
+        self._intake = threading.Lock()
+        self._size: tuple[int, int] | None = None
+        self._taken = 0
+        self._order = _Order(self._stop)
+        self._clocks = {"detect": [_StageClock() for _ in range(max(1, concurrency))]}
+        self._threads = [
+            threading.Thread(target=self._detect_all, args=(clock,), name="detect", daemon=True)
+            for clock in self._clocks["detect"]
+        ]
+        if tracker is not None:
+            tracker.reset()
+            self._clocks["track"] = [_StageClock()]
+            self._threads.append(
+                threading.Thread(target=self._track_all, args=self._clocks["track"], name="track", daemon=True)
+            )
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all results have been taken and none will come."""
+        return self._output.ended
+
+    @property
+    def idle(self) -> bool:
+        """Whether no frame is on its way."""
+        waiting = self._stream.queued or len(self._detected) or len(self._tracked)
+        return not waiting and not any(clock.busy_s() for clocks in self._clocks.values() for clock in clocks)
+
+    def get(self, timeout_s: float) -> Result | None:
+        """The next frame and what was found; None when there is none in time or none will come.
+
+        Raises:
+            Exception: what a stage or the stream raised, after the frames before it.
+        """
+        return self._output.get(timeout_s)
+
+    def check(self, stall_s: float) -> None:
+        """Raise PyascError when a stage has been busy with one frame for longer than this."""
+        for name, clocks in self._clocks.items():
+            if any(clock.busy_s() > stall_s for clock in clocks):
+                raise PyascError(f"the {name} stage has not come back from a frame for {stall_s:g} s")
+
+    def stop(self) -> bool:
+        """End the threads; False when one does not end and is left behind."""
+        self._stop.set()
+        for queue in (self._detected, self._tracked):
+            queue.end(drop=True)
+        deadline = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                _log.error("%s: the %s stage does not end, left behind", self._stream.source, thread.name)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def stats(self) -> dict[str, Any]:
+        """As `EdgeAnalyzer.stats`."""
+        queues = {"detect": self._stream.queued, "track": len(self._detected), "output": len(self._tracked)}
+        if self._tracker is None:
+            queues = {"detect": self._stream.queued, "output": len(self._detected)}
+        stages = {}
+        for name, clocks in self._clocks.items():
+            used = [clock for clock in clocks if clock.frames]
+            ms = sum(clock.average_s for clock in used) * 1000 / len(used) if used else 0.0
+            stages[name] = {"frames": sum(clock.frames for clock in used), "ms": round(ms, 2)}
+        return {"stages": stages, "queues": queues, "dropped": self._stream.dropped}
+
+    # --- the threads
+
+    def _detect_all(self, clock: _StageClock) -> None:
+        """Detect in frame after frame, side by side with the other threads of this method; hand on in the frames' order."""
+        while not self._stop.is_set():
+            number, frame, error = self._take(clock)
+            found = None
+            if frame is not None and error is None:
+                try:
+                    with clock:
+                        found = self._detect(frame.image)
+                except Exception as failure:  # noqa: BLE001 - handed to whoever takes the results
+                    error = failure
+            if not self._order.wait(number):
+                return
+            if frame is None or found is None:
+                self._detected.end(error)
+                self._order.end()
+                return
+            self._hand_on(self._detected, (frame, found))
+            self._order.done(number)
+
+    def _take(self, clock: _StageClock) -> tuple[int, Frame | None, Exception | None]:
+        """The next frame with its place in the order; no frame at the stream's end, an error where there is one."""
+        with self._intake:
+            number, frame = self._taken, None
+            self._taken += 1
+            try:
+                frame = self._next_frame()
+                if frame is not None and (frame.width, frame.height) != self._size:
+                    self._order.wait(number)  # the frames before it are done: nothing runs on the device of now
+                    with clock.busy():
+                        self._process(self._stream)
+                    self._size = frame.width, frame.height
+            except Exception as error:  # noqa: BLE001 - handed to whoever takes the results
+                return number, frame, error
+            return number, frame, None
+
+    def _next_frame(self) -> Frame | None:
+        while not (self._stop.is_set() or self._stream.ended):
+            frame = self._stream.read(_POLL_S)
+            if frame is not None:
+                return frame
+        return None
+
+    def _track_all(self, clock: _StageClock) -> None:
+        try:
+            while not self._detected.ended:
+                item = self._detected.get(_POLL_S)
+                if item is None:
+                    continue
+                frame, found = item
+                with clock:
+                    tracks = self._tracker.update(found, frame.image, frame.clock)
+                self._hand_on(self._tracked, (frame, tracks))
+            self._tracked.end()
+        except Exception as error:  # noqa: BLE001 - handed to whoever takes the results
+            self._tracked.end(error)
+
+    def _hand_on(self, queue: BoundedQueue[_T], item: _T) -> None:
+        while not self._stop.is_set():
+            if queue.put(item, _POLL_S):
+                return
+
+
+class _Order:
+    """Lets numbers pass one after the other, until the end."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._changed = threading.Condition()
+        self._next = 0
+        self._ended = False
+
+    def wait(self, number: int) -> bool:
+        """Wait for the turn of a number; False when it will not come."""
+        with self._changed:
+            while self._next != number:
+                if self._ended or self._stop.is_set():
+                    return False
+                self._changed.wait(_POLL_S)
+            return not (self._ended or self._stop.is_set())
+
+    def done(self, number: int) -> None:
+        """The next one's turn."""
+        with self._changed:
+            self._next = number + 1
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """No more turns."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
+class _StageClock:
+    """Times the frames of one thread: `with` it for each."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.average_s = 0.0
+        self._began: float | None = None
+
+    def busy_s(self) -> float:
+        """Seconds that the frame in work has taken so far; 0.0 when idle."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Work that is no frame: it may hang as well, and is not counted."""
+        self._began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._began = None
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        took_s, self._began = self.busy_s(), None
+        self.average_s = took_s if self.frames == 0 else _MEMORY * self.average_s + (1 - _MEMORY) * took_s
+        self.frames += 1

@@ -111,7 +111,9 @@ def test_coco_pictures(detector: DetectionModel, shared: Path) -> None:
             expected = np.array(golden["detections_conf_over_0_25"]["images"][path.name]).reshape(-1, 6)
             compare(found[found.score > 0.25], expected, precision)
     assert len(truths) == 40
-    table = _average_precision(*map(np.concatenate, (hits, scores, classes, truths)))
+    table = _average_precision(
+        np.concatenate(hits), np.concatenate(scores), np.concatenate(classes), np.concatenate(truths)
+    )
     expected_map = golden["mAP_40_images_in_this_folder"]
     # fp32: a candidate at the threshold of 0.001 may come or go. fp16: weights of 11 bits.
     tolerance = 0.0005 if precision == "fp32" else 0.005

@@ -123,7 +123,7 @@ def test_files_of_other_kinds_read_like_such_arrays(tmp_path: Path, suffix: str,
 
 def exif_jpeg(image: NDArray[Any], orientation: int) -> bytes:
     """A JPEG file with an orientation tag; the APP1 segment as in Exif 2.3."""
-    jpeg = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
+    jpeg: bytes = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
     tiff = b"II*\0" + struct.pack("<IHHHIHHI", 8, 1, 0x0112, 3, 1, orientation, 0, 0)
     segment = b"Exif\0\0" + tiff
     return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(segment) + 2) + segment + jpeg[2:]

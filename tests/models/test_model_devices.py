@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from pyasc.errors import DeviceBusyError, DeviceLostError
 from pyasc.hal.base import Device, Discovery, Executable
 from pyasc.hal.drivers import cpu
 
-opened, closed, busy = [], [], False
+opened, closed, state = [], [], {"busy": False}
 
 
 def discover():
@@ -30,7 +31,7 @@ def discover():
 
 
 def open_device(name):
-    if busy:
+    if state["busy"]:
         raise DeviceBusyError("toy0: in use by another process", 16)
     opened.append(Toy())
     return opened[-1]
@@ -80,9 +81,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-driver\nVersion: 1.0\n")
     (facts / "entry_points.txt").write_text("[pyasc.drivers]\ntoy = toy_driver\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    import toy_driver
-
-    yield toy_driver
+    yield importlib.import_module("toy_driver")
     del sys.modules["toy_driver"]
 
 
@@ -119,7 +118,7 @@ def test_moving_there_and_back(toy: ModuleType, spots_asc: Path, red: np.ndarray
 
 
 def test_a_busy_device(toy: ModuleType, spots_asc: Path, red: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
-    toy.busy = True
+    toy.state["busy"] = True
     with pytest.raises(DeviceBusyError) as raised:
         pyasc.load_model(spots_asc, device="toy0")
     assert raised.value.code == 16

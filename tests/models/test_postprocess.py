@@ -76,7 +76,7 @@ def expected_boxes(outputs: list[NDArray[Any]], confidence: float, multi_label: 
 
 
 def as_rows(boxes: Boxes) -> NDArray[np.float64]:
-    return np.c_[boxes.xyxy, boxes.score, boxes.class_id].astype(np.float64)
+    return np.column_stack([boxes.xyxy, boxes.score, boxes.class_id]).astype(np.float64)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -334,7 +334,7 @@ def test_nms_of_30000_boxes_that_all_stay() -> None:
 def test_embeddings_have_unit_length_or_are_zero() -> None:
     rows = np.array([[3, 4, 0], [0, 0, 0], [1e30, 1e30, 0], [1e-30, 0, 0], [np.nan, 1, 1], [np.inf, 1, 1]], np.float32)
     half = math.sqrt(0.5)
-    expected = [[0.6, 0.8, 0], [0, 0, 0], [half, half, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    expected = np.array([[0.6, 0.8, 0], [0, 0, 0], [half, half, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]])
     found = embeddings(rows, TensorInfo("x", rows.shape, "float32"), "l2")
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-6)

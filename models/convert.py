@@ -119,10 +119,10 @@ def prepare(
     report("reading", 0.0)
     try:
         converted = _read(source, template, options, report)
+        report("compiling for the cpu", 0.4)
+        manifest, variants, notes = _add_cpu_variant(converted)
     except (ModelFormatError, ConversionError) as error:
         raise _with_path(source, error) from error
-    report("compiling for the cpu", 0.4)
-    manifest, variants, notes = _add_cpu_variant(converted)
     facts = {"file": source.name, "sha256": _sha256(source), **manifest.source}
     return Conversion(
         manifest=dataclasses.replace(manifest, source=facts),

@@ -87,7 +87,10 @@ class OnnxBuilder:
         self.parameters += array.size
         name = f"weight_{len(self._initializers)}"
         half = self._half and array.ndim > 1 and float(np.abs(array).max(initial=0)) <= _FLOAT16_MAX
-        stored = np.ascontiguousarray(array, np.float16 if half else np.float32)
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(array, np.float16 if half else np.float32)
+        if not np.isfinite(stored).all():
+            raise ConversionError("the weights are not numbers that float32 can hold")
         self._initializers.append(self._onnx.numpy_helper.from_array(stored, name))
         if not half:
             return name
@@ -171,9 +174,12 @@ class OnnxBuilder:
         model = self._onnx.helper.make_model(
             graph, producer_name="pyasc", opset_imports=[opset], ir_version=_IR_VERSION
         )
-        self._onnx.checker.check_model(model)
-        # Strict: an output whose inferred shape is not the one that was promised is an error of ours.
-        checked: onnx.ModelProto = self._onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        try:
+            self._onnx.checker.check_model(model)
+            # Strict: the inferred shapes must be those that were promised here.
+            checked: onnx.ModelProto = self._onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        except (self._onnx.checker.ValidationError, self._onnx.shape_inference.InferenceError) as error:
+            raise ConversionError(f"the graph is not sound: {str(error).strip().splitlines()[0]}") from error
         return checked
 
     def _info(self, name: str, shape: tuple[int, ...]) -> Any:

@@ -12,6 +12,9 @@ from pyasc.errors import ConversionError
 from pyasc.models.pickle_reader import Record, shown
 from pyasc.models.torch_values import Tensor
 
+# What float32 can hold; larger settings are damage.
+_MAX_NUMBER = 3e38
+
 
 class Module:
     """One module of the tree.
@@ -36,8 +39,11 @@ class Module:
         raise ConversionError(f"{self.where}: {reason}")
 
     def has(self, child: str) -> bool:
-        """Whether there is such a child."""
-        return isinstance(self._table("_modules").get(child), Record)
+        """Whether there is such a child; ConversionError when there is something else in its place."""
+        found = self._table("_modules").get(child)
+        if found is not None and not isinstance(found, Record):
+            self.fail(f"{child} is no module")
+        return found is not None
 
     def child(self, name: str) -> Module:
         """A child by name."""
@@ -57,6 +63,13 @@ class Module:
             self.fail(f"{self.kind} without {name}")
         return self.record.state[name]
 
+    def flag(self, name: str) -> bool:
+        """An attribute that is True or False."""
+        value = self.setting(name)
+        if not isinstance(value, bool):
+            self.fail(f"{name} is neither True nor False")
+        return value
+
     def integer(self, name: str, low: int, high: int) -> int:
         """An attribute that is a whole number within limits."""
         value = self.setting(name)
@@ -75,7 +88,7 @@ class Module:
     def number(self, name: str) -> float:
         """An attribute that is a finite number."""
         value = self.setting(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -_MAX_NUMBER < value < _MAX_NUMBER:
             self.fail(f"{name} is not a number")
         return float(value)
 

@@ -148,13 +148,22 @@ def _sequential(layers: Layers, module: Module, x: Value) -> Value:
 
 def _bottleneck(layers: Layers, module: Module, x: Value) -> Value:
     inner = layers.emit(module.child("cv2"), layers.emit(module.child("cv1"), x))
-    return layers.builder.add(x, inner) if module.setting("add") is True else inner
+    return layers.builder.add(x, inner) if module.flag("add") else inner
 
 
 def _c3(layers: Layers, module: Module, x: Value) -> Value:
     deep = layers.emit(module.child("m"), layers.emit(module.child("cv1"), x))
     joined = layers.builder.concat([deep, layers.emit(module.child("cv2"), x)])
     return layers.emit(module.child("cv3"), joined)
+
+
+def _ghost_conv(layers: Layers, module: Module, x: Value) -> Value:
+    half = layers.emit(module.child("cv1"), x)
+    return layers.builder.concat([half, layers.emit(module.child("cv2"), half)])
+
+
+def _ghost_bottleneck(layers: Layers, module: Module, x: Value) -> Value:
+    return layers.builder.add(layers.emit(module.child("conv"), x), layers.emit(module.child("shortcut"), x))
 
 
 def _bottleneck_csp(layers: Layers, module: Module, x: Value) -> Value:
@@ -272,6 +281,12 @@ _EMITTERS: dict[str, Emitter] = {
     "yolov5.DWConv": _conv,
     "yolov5.Bottleneck": _bottleneck,
     "yolov5.C3": _c3,
+    "yolov5.CrossConv": _bottleneck,
+    "yolov5.C3x": _c3,
+    "yolov5.C3SPP": _c3,
+    "yolov5.C3Ghost": _c3,
+    "yolov5.GhostConv": _ghost_conv,
+    "yolov5.GhostBottleneck": _ghost_bottleneck,
     "yolov5.BottleneckCSP": _bottleneck_csp,
     "yolov5.SPP": _spp,
     "yolov5.SPPF": _sppf,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import cv2
 import numpy as np
 import onnx
@@ -13,11 +16,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from pyasc.cli.convert import command
 from pyasc.convert import Torch2ASC
 from pyasc.errors import ConversionError, ModelFormatError, UnsafeCheckpointError
 from pyasc.models.archive import open_archive
 from pyasc.models.convert import convert, prepare
 from pyasc.models.manifest import EmbeddingHead
+from pyasc.models.templates import TEMPLATES
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "mobilenetv2_embedding.json"
 
@@ -272,6 +277,24 @@ def test_torch2asc(demo_dir: Path, tmp_path: Path) -> None:
         assert archive.manifest.inputs[0].shape == (1, 3, 320, 320)
     with pytest.raises(ConversionError, match="example_input belongs to a torch"):
         Torch2ASC().convert(demo_dir / "yolov5n.pt", tmp_path / "a.asc", example_input=1)
+
+
+@pytest.mark.parametrize("missing", ["onnx", "flatbuffers"])
+def test_a_missing_extra_is_named_with_its_remedy(demo_dir: Path, tmp_path: Path, missing: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from pyasc.cli import main; main()"
+    arguments = ["convert", str(demo_dir / "yolov5n.pt"), "-o", str(tmp_path / "a.asc")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "pip install 'pyasc[convert]'" in done.stderr
+    assert missing in done.stderr.splitlines()[-1]
+
+
+def test_the_command_line_has_every_template() -> None:
+    (option,) = [option for option in command.params if option.name == "template"]
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == TEMPLATES
 
 
 @pytest.mark.torch

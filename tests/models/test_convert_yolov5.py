@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import cv2
 import numpy as np
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pyasc.errors import ConversionError, ModelFormatError
 from pyasc.models.checkpoint import load_checkpoint
@@ -328,6 +331,36 @@ def test_bottleneck_csp_with_its_batch_norm_behind_the_joint() -> None:
     np.testing.assert_allclose(apply(module, image)[0].reshape(4, -1), wanted, atol=1e-5)
 
 
+def conv(weight: Any) -> Record:
+    return record("models.common.Conv", {"conv": conv2d(weight)})
+
+
+def test_ghost_layers() -> None:
+    random = np.random.default_rng(9)
+    image = random.normal(size=(1, 4, 5, 6)).astype(np.float32)
+    pixels, shape = image[0].reshape(4, -1), (-1, 30)
+    first, second = random.normal(size=(2, 4)), random.normal(size=(2, 2))
+    parts = {"cv1": conv(first[:, :, None, None]), "cv2": conv(second[:, :, None, None])}
+    ghost = record("models.common.GhostConv", parts)
+    wanted = np.concatenate([first @ pixels, second @ first @ pixels])
+    np.testing.assert_allclose(apply(ghost, image)[0].reshape(shape), wanted, atol=1e-5)
+    block = {"conv": record("Sequential", {"0": ghost, "1": record("Identity")}), "shortcut": record("Sequential")}
+    found = apply(record("models.common.GhostBottleneck", block), image)[0].reshape(shape)
+    np.testing.assert_allclose(found, wanted + pixels, atol=1e-5)
+
+
+@pytest.mark.parametrize("add", [True, False])
+@pytest.mark.parametrize("kind", ["Bottleneck", "CrossConv"])
+def test_bottlenecks_add_their_input_where_they_say_so(kind: str, add: bool) -> None:
+    random = np.random.default_rng(10)
+    image = random.normal(size=(1, 4, 5, 6)).astype(np.float32)
+    first, second = random.normal(size=(2, 4)), random.normal(size=(4, 2))
+    parts = {"cv1": conv(first[:, :, None, None]), "cv2": conv(second[:, :, None, None])}
+    pixels = image[0].reshape(4, -1)
+    found = apply(record(f"models.common.{kind}", parts, add=add), image)[0].reshape(4, -1)
+    np.testing.assert_allclose(found, second @ first @ pixels + add * pixels, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "formula"),
     [
@@ -342,7 +375,7 @@ def test_activations(kind: str, settings: dict[str, float], formula: Callable[[A
     np.testing.assert_allclose(apply(record(kind, **settings), image), formula(image), atol=1e-6)
 
 
-def change_nothing(tree: Any) -> None:
+def no_network(tree: Any) -> None:
     del tree["model"]
 
 
@@ -404,6 +437,14 @@ def short_norm(tree: Any) -> None:
         norm.state["_parameters"][name] = as_tensor(np.ones(3))
 
 
+def text_norm(tree: Any) -> None:
+    layer(tree, 3).state["_modules"]["bn"] = "none"
+
+
+def no_bool(tree: Any) -> None:
+    layer(tree, 2).state["_modules"]["m"].state["_modules"]["0"].state["add"] = 1
+
+
 def few_names(tree: Any) -> None:
     tree["model"].state["names"] = ["person"]
 
@@ -427,7 +468,7 @@ def no_table(tree: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (change_nothing, "checkpoint without a network"),
+        (no_network, "checkpoint without a network"),
         (no_stride, r"layer 24 \(models\.yolo\.Detect\): .* without stride"),
         (other_layer, r"layer 4 \(models\.common\.C3TR\): .* not a layer of YOLOv5 that can be converted"),
         (other_head, r"layer 24 \(models\.yolo\.Segment\): .* not the detection head"),
@@ -440,6 +481,8 @@ def no_table(tree: Any) -> None:
         (narrow_weight, r"layer 3 \(models\.common\.Conv\): a weight of shape \[64, 31, 3, 3\]"),
         (text_weight, r"layer 3 \(models\.common\.Conv\), conv: weight is not a tensor of 4 axes"),
         (short_norm, r"layer 3 \(models\.common\.Conv\), conv: 64 channels are followed by a BatchNorm of 3"),
+        (text_norm, r"layer 3 \(models\.common\.Conv\): bn is no module"),
+        (no_bool, r"layer 2 \(models\.common\.C3\), m, 0: add is neither True nor False"),
         (few_names, "has 1 class names for 80 classes"),
         (huge_stride, r"layer 3 \(models\.common\.Conv\), conv: stride is not"),
         (reflecting, r"layer 3 \(models\.common\.Conv\), conv: pads with other values than zeros"),
@@ -483,3 +526,51 @@ def test_impossible_image_sizes(tree: Any, size: int) -> None:
 def test_refused_reference_files(shared: Path, stem: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=rf"{stem}\.pt: {message}"):
         prepare(shared / "checkpoints" / f"{stem}.pt")
+
+
+def tables_of(tree: Any) -> list[dict[Any, Any]]:
+    """Every table of attributes that can be reached, each once."""
+    found: list[dict[Any, Any]] = []
+    seen, todo = set(), [tree]
+    while todo:
+        value = todo.pop()
+        table = value.state if isinstance(value, Record) else value
+        if isinstance(table, dict) and table and id(table) not in seen:
+            seen.add(id(table))
+            found.append(table)
+            todo.extend(table.values())
+    return found
+
+
+ODD_VALUES = [
+    None,
+    -1,
+    0,
+    1,
+    "x",
+    [],
+    {},
+    (),
+    (1, 1),
+    (-1, 2),
+    1e308,
+    float("nan"),
+    1 << 70,
+    True,
+    Name("a", "b"),
+    b"x",
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_changed_trees_raise_only_our_errors(data: st.DataObject) -> None:
+    tree = load_checkpoint(GOLDEN.parents[2] / "demo" / "yolov5n.pt")
+    tables = tables_of(tree)
+    for _ in range(data.draw(st.integers(1, 3))):
+        table = data.draw(st.sampled_from(tables))
+        key = data.draw(st.sampled_from(list(table)))
+        other = data.draw(st.sampled_from(tables))
+        table[key] = data.draw(st.sampled_from([*ODD_VALUES, other, *other.values()]))
+    with contextlib.suppress(ConversionError):
+        assert build(tree).manifest.task == "detect"

@@ -16,9 +16,10 @@ FORMATS = "JPEG, PNG, BMP, TIFF, WebP or PNM"
 
 # Start-of-frame markers: all of 0xC0..0xCF but DHT (C4), JPG (C8) and DAC (CC).
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_SEGMENTS = 10_000  # before the frame; a long colour profile or preview takes some hundred
 _JPEG_ALONE = frozenset((0x01, *range(0xD0, 0xD9)))
 _PNG_END = b"IEND\xaeB`\x82"  # with the checksum of an empty chunk of this name
-_PNM_HEADER = re.compile(rb"P[1-6]((?:\s+|#[^\n]*\n)+)(\d{1,9})(?:\s+|#[^\n]*\n)+(\d{1,9})\s")
+_PNM_HEADER = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+(\d{1,9})(?:\s|#[^\n]*\n)+(\d{1,9})\s")
 _TIFF_TYPES = {3: "H", 4: "I", 16: "Q"}
 
 
@@ -42,7 +43,7 @@ def picture_size(data: bytes) -> tuple[int, int]:
 
 def _jpeg(data: bytes) -> tuple[int, int]:
     at = 2
-    while True:
+    for _ in range(_JPEG_SEGMENTS):
         if data[at] != 0xFF:
             raise ValueError("no marker")
         marker = data[at + 1]
@@ -58,6 +59,7 @@ def _jpeg(data: bytes) -> tuple[int, int]:
             return width, height
         else:
             at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+    raise ValueError("no frame")
 
 
 def _png(data: bytes) -> tuple[int, int]:
@@ -102,7 +104,9 @@ def _tiff(data: bytes) -> tuple[int, int]:
     for entry in range(first, first + count * step, step):
         tag, kind = struct.unpack_from(order + "HH", data, entry)
         if tag in (256, 257):
-            sides[tag] = struct.unpack_from(order + _TIFF_TYPES.get(kind, "I"), data, entry + (12 if big else 8))[0]
+            value = struct.unpack_from(order + _TIFF_TYPES.get(kind, "I"), data, entry + (12 if big else 8))[0]
+            # A tag that is there twice is a trick: whichever the decoder takes, it is not larger than this.
+            sides[tag] = max(value, sides.get(tag, 0))
     return sides.get(256, 0), sides.get(257, 0)
 
 
@@ -110,7 +114,7 @@ def _pnm(data: bytes) -> tuple[int, int]:
     header = _PNM_HEADER.match(data)
     if header is None:
         raise ValueError("no size")
-    return int(header[2]), int(header[3])
+    return int(header[1]), int(header[2])
 
 
 _PARSERS: tuple[tuple[bytes, Callable[[bytes], tuple[int, int]]], ...] = (

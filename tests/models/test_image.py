@@ -169,6 +169,18 @@ def test_folder_and_fifo_are_refused_at_once(tmp_path: Path) -> None:
             read_image(path)
 
 
+def test_headers_are_read_in_bounded_time(tmp_path: Path) -> None:
+    """A pattern that backtracks would not come back from these."""
+    path = tmp_path / "x.ppm"
+    for filling in (b" " * 100_000, b"#\n" * 50_000, b"# " * 50_000):
+        path.write_bytes(b"P6" + filling + b"x")
+        with pytest.raises(StreamError):
+            read_image(path)
+    path.with_suffix(".jpg").write_bytes(b"\xff\xd8" + b"\xff" * 1_000_000)
+    with pytest.raises(StreamError):
+        read_image(path.with_suffix(".jpg"))
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff", b"hello", b"GIF89a" + bytes(50), b"%PDF-1.4", b"BM", bytes(1000)])
 def test_what_is_no_picture_file_names_the_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.jpg"
@@ -201,8 +213,8 @@ def bombs() -> dict[str, bytes]:
     side = 60000
     jpeg = cv2.imencode(".jpg", picture())[1].tobytes()
     at = jpeg.index(b"\xff\xc0")
-    tiff_entries = [(256, 4, side), (257, 4, side)]
-    tiff = b"MM\0*" + struct.pack(">IH", 8, 2) + b"".join(struct.pack(">HHII", t, k, 1, v) for t, k, v in tiff_entries)
+    tiff_entries = [(256, 4, side), (257, 4, side), (256, 4, 8), (257, 4, 8)]
+    tiff = b"MM\0*" + struct.pack(">IH", 8, 4) + b"".join(struct.pack(">HHII", t, k, 1, v) for t, k, v in tiff_entries)
     vp8x = b"VP8X" + struct.pack("<I", 10) + bytes(4) + (16383).to_bytes(3, "little") * 2
     return {
         "png": png_of(side, side),

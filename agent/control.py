@@ -5,11 +5,14 @@ It imports neither NumPy nor OpenCV, so that it stays small and that no fault of
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import re
 import signal
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from pyasc import __version__
@@ -36,6 +39,7 @@ TICK_S = 0.5
 ENGINE_STOP_TIMEOUT_S = 5.0
 FAREWELL_TIMEOUT_S = 2.0
 STATUS_FILE_INTERVAL_S = 1.0
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 # A pipeline's frame rate alone is news this often at most; its state is at once.
 FPS_INTERVAL_S = 10.0
 
@@ -124,28 +128,32 @@ class Control:
         for item in self._inbox.take(timeout_s):
             message = self._supervisor.take(item)
             if isinstance(message, FromEngine) and message.message["type"] == "events":
-                batches.append((str(message.message.get("pipeline")), self._sound_events(message.message)))
-                last_ack = int(message.message.get("n", 0))
+                batches.append(self._batch(message.message))
+                number = message.message.get("n")
+                last_ack = number if type(number) is int else last_ack
                 continue
             if isinstance(message, EngineGone) and batches:  # they come before what is said of its end
                 self._store_events(batches, last_ack)
                 batches, last_ack = [], 0
-            self._guarded(item, message)
+            self._survive(functools.partial(self._handle, item, message))
         self._store_events(batches, last_ack)
         self._tick()
 
-    def _guarded(self, item: object, message: FromEngine | EngineUp | EngineGone | None) -> None:
-        """Handle one item. Whatever outsiders or the engine sent, the loop goes on: a fault here is ours, logged and counted."""
+    def _handle(self, item: object, message: FromEngine | EngineUp | EngineGone | None) -> None:
+        if message is None:
+            self._from_broker(item)
+        elif isinstance(message, FromEngine):
+            self._from_engine(message.message)
+        elif isinstance(message, EngineUp):
+            self._commands.engine_up()
+            self._applier.engine_up()
+        else:
+            self._engine_gone(message.how)
+
+    def _survive(self, action: Callable[[], None]) -> None:
+        """Whatever outsiders or the engine sent, the loop goes on: a message of no sense is logged and counted."""
         try:
-            if message is None:
-                self._from_broker(item)
-            elif isinstance(message, FromEngine):
-                self._from_engine(message.message)
-            elif isinstance(message, EngineUp):
-                self._commands.engine_up()
-                self._applier.engine_up()
-            else:
-                self._engine_gone(message.how)
+            action()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             self._malformed += 1
             _log.exception("a message could not be handled")
@@ -157,7 +165,7 @@ class Control:
         self._spool.retry()
         if time.monotonic() >= self._next_telemetry:
             self._next_telemetry = time.monotonic() + self._settings.telemetry_interval_s
-            self._publisher.loose("telemetry", self._telemetry())
+            self._survive(lambda: self._publisher.loose("telemetry", self._telemetry()))
         self._show_status()
         self._publisher.pump()
         if time.monotonic() >= self._next_status_file:
@@ -173,7 +181,7 @@ class Control:
         batches = []
         for item in self._supervisor.stop(ENGINE_STOP_TIMEOUT_S, self._take_acknowledgement):
             if item.message["type"] == "events":
-                batches.append((str(item.message.get("pipeline")), self._sound_events(item.message)))
+                batches.append(self._batch(item.message))
             elif item.message["type"] == "status":
                 self._pipeline_status(item.message)
         self._store_events(batches, 0)
@@ -259,13 +267,15 @@ class Control:
         elif kind == "log":
             self._recent.keep(str(message["level"]), str(message["logger"]), str(message["message"]))
 
-    def _sound_events(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        events = [event for event in message.get("events", []) if _is_event(event)]
-        lost = len(message.get("events", [])) - len(events)
-        if lost:
-            self._malformed += lost
-            _log.error("%d events of the engine have no id or type", lost)
-        return events
+    def _batch(self, message: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+        """The pipeline and the events of a message, without those that the spool could not hold or nobody could read."""
+        name, events = message.get("pipeline"), message.get("events")
+        events = events if isinstance(events, list) and isinstance(name, str) and _NAME.fullmatch(name) else []
+        sound = [event for event in events if _is_event(event)]
+        if not events or len(sound) < len(events):
+            self._malformed += 1
+            _log.error("a message of the engine has no events, or some that are malformed")
+        return str(name), sound
 
     def _store_events(self, batches: list[tuple[str, list[dict[str, Any]]]], last_ack: int) -> None:
         if batches:
@@ -395,4 +405,13 @@ class Control:
 
 
 def _is_event(event: object) -> bool:
-    return isinstance(event, dict) and isinstance(event.get("id"), str) and isinstance(event.get("type"), str)
+    if not isinstance(event, dict) or not isinstance(event.get("id"), str) or not isinstance(event.get("type"), str):
+        return False
+    track = event.get("track")
+    if not (track is None or (type(track) is int and abs(track) < 2**63)) or not isinstance(event.get("zone", ""), str):
+        return False
+    try:
+        json.dumps(event, allow_nan=False)
+    except ValueError:
+        return False
+    return True

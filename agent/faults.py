@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ _TYPES = {
     "boolean": "true or false",
 }
 _SHOWN_CHARS = 60
+MAX_ERRORS = 200
 
 
 def join(path: str, *keys: str | int) -> str:
@@ -38,10 +40,11 @@ def join(path: str, *keys: str | int) -> str:
 
 
 def schema_faults(document: Any, schema: Mapping[str, Any]) -> list[ConfigFault]:
-    """Every place where the document breaks the schema, each named once, ordered by path."""
+    """The places where the document breaks the schema, each named once, ordered by path; up to `MAX_ERRORS` errors."""
     validator = jsonschema.Draft202012Validator(schema)
     found: dict[str, ConfigFault] = {}
-    for error in validator.iter_errors(document):
+    # A hostile document may have more faults than anyone reads, and each costs time.
+    for error in itertools.islice(validator.iter_errors(document), MAX_ERRORS):
         for fault in _faults(error):
             found.setdefault(fault.path, fault)
     return sorted(found.values())

@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 KEEPALIVE_S = 20
 CONNACK_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 2.0
 # Some brokers of MQTT 3.1.1 never answer a CONNECT of MQTT 5.
 FIRST_CONNACK_TIMEOUT_S = 3.0
 BACKOFF_S = (1.0, 60.0)
@@ -146,7 +147,7 @@ class Mqtt:
         """Disconnect without the will; a second call does nothing."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=CONNACK_TIMEOUT_S)
+            self._thread.join(timeout=CLOSE_TIMEOUT_S)  # it may be inside a connect that nobody answers
         self._set("stopped", None)
 
     # --- the thread that connects

@@ -43,6 +43,10 @@ def _area(corners: Sequence[Point]) -> float:
 
 def _cross(a: Point, b: Point, c: Point, d: Point) -> bool:
     """Whether the segments a-b and c-d have a point in common."""
+    if max(a[0], b[0]) < min(c[0], d[0]) or max(c[0], d[0]) < min(a[0], b[0]):
+        return False
+    if max(a[1], b[1]) < min(c[1], d[1]) or max(c[1], d[1]) < min(a[1], b[1]):
+        return False
     sides = _side(a, b, c), _side(a, b, d), _side(c, d, a), _side(c, d, b)
     if sides[0] * sides[1] < 0 and sides[2] * sides[3] < 0:
         return True

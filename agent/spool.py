@@ -189,7 +189,7 @@ class Spool:
                 self._bound_waiting()
                 return
             except sqlite3.DatabaseError as error:
-                self._begin_anew(error)
+                self._repair(error)
                 continue
             for _ in part:
                 self._waiting.popleft()
@@ -299,7 +299,7 @@ class Spool:
                 _log.error("spool: %s: %s", self._path, error)
             self.fault = str(error)
         except sqlite3.DatabaseError as error:
-            self._begin_anew(error)
+            self._repair(error)
         return otherwise
 
     def _open(self, first_seq: int = 0) -> None:
@@ -325,6 +325,12 @@ class Spool:
         self.dropped = self._stored_dropped = int(counters.get("dropped", 0)) + self.dropped
         self._count, self._bytes = (int(number) for number in counted)
         self._dropping = False
+
+    def _repair(self, error: sqlite3.DatabaseError) -> None:
+        """Begin anew for a damaged file; a mistake of ours, such as a value of the wrong type, is none of the file's."""
+        if isinstance(error, sqlite3.ProgrammingError | sqlite3.DataError | sqlite3.NotSupportedError):
+            raise error
+        self._begin_anew(error)
 
     def _begin_anew(self, error: sqlite3.DatabaseError) -> None:
         """Move a damaged file aside and begin a new one, with as much of the sequences as can be read."""

@@ -88,8 +88,9 @@ class _Engine:
             for message in self.channel.receive():
                 if not isinstance(message, dict) or not isinstance(message.get("type"), str):
                     raise ValueError("a message without a type")
-                self.heard = time.monotonic()
-                if message["type"] != "heartbeat":
+                if message["type"] == "heartbeat":
+                    self.heard = time.monotonic()
+                else:
                     self._inbox.put(_Raw(self, message))
         except (ValueError, RecursionError) as error:
             self.why = f"sent what is no message: {error}"
@@ -217,7 +218,7 @@ class Supervisor:
         if item.message is not None:
             if item.message["type"] != "hello":
                 return FromEngine(item.message)
-            item.engine.up = True
+            item.engine.up, item.engine.heard = True, time.monotonic()
             _log.info("the engine is up, process %d", item.engine.process.pid)
             return EngineUp()
         self.last_end = item.engine.how

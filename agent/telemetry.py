@@ -48,7 +48,10 @@ class BoxFigures:
 
 def cpu_temperature() -> float | None:
     """Degrees Celsius of the processor, the hottest of its sensors; None where there is no sensor."""
-    sensors = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
+    try:
+        sensors = psutil.sensors_temperatures()
+    except (OSError, ValueError, AttributeError):  # what vendors' kernels put into /sys is not always readable
+        return None
     for name in (*_CPU_SENSORS, *sensors):
         values = [sensor.current for sensor in sensors.get(name, ()) if sensor.current is not None]
         if values:

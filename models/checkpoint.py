@@ -18,7 +18,8 @@ import numpy as np
 from pyasc.errors import ModelFormatError, UnsafeCheckpointError
 from pyasc.models.checkpoint_zip import TorchZip
 from pyasc.models.file_kind import describe
-from pyasc.models.pickle_reader import Rules, read_pickle
+from pyasc.models.pickle_reader import read_pickle
+from pyasc.models.pickle_values import Rules
 from pyasc.models.torch_values import STORAGE_DTYPES, Storage, rules
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -97,7 +98,7 @@ def _load_legacy(data: memoryview) -> Any:
         raise ModelFormatError("is a pickle, but not one that torch.save wrote")
     protocol, at = read_pickle(data, _NOTHING, at)
     if protocol != _PROTOCOL:
-        raise ModelFormatError(f"is of the unknown protocol {protocol!r:.20}")
+        raise ModelFormatError(f"is of an unknown protocol{f', {protocol}' if isinstance(protocol, int) else ''}")
     system, at = read_pickle(data, _NOTHING, at)
     if not isinstance(system, dict):
         raise ModelFormatError("lacks the description of the system that wrote it")
@@ -111,7 +112,7 @@ def _load_legacy(data: memoryview) -> Any:
 
     tree, at = read_pickle(data, rules(load_storage), at)
     keys, at = read_pickle(data, _NOTHING, at)
-    if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(storages):
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or sorted(keys) != sorted(storages):
         raise ModelFormatError("its list of storages is not that of its tensors")
     for key in keys:
         at = _place(data, at, storages[key], key, places)

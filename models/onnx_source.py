@@ -12,7 +12,7 @@ from pyasc.errors import ConversionError, ModelFormatError
 from pyasc.hal.base import TensorInfo
 from pyasc.models.file_kind import describe
 from pyasc.models.onnx_builder import load_onnx
-from pyasc.models.pickle_reader import shown
+from pyasc.models.pickle_values import shown
 
 if TYPE_CHECKING:
     import onnx

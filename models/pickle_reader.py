@@ -10,83 +10,20 @@ The opcodes are those of protocols 0 to 5 as documented in CPython's `pickletool
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sized
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sized
+from typing import Any
 
 from pyasc.errors import ModelFormatError, UnsafeCheckpointError
+from pyasc.models.pickle_values import Name, Record, Rules, checked_key, shown
 
 MAX_PICKLE_BYTES = 64 << 20
 MAX_OPCODES = 8_000_000
 _MAX_INTEGER_BYTES = 255
-_MAX_INTEGER_KEY = 1 << 60
 _MAX_LINE_BYTES = 4096
-_MAX_SHOWN = 120
 # Bytes that calls and states may copy, an element of a container for 64 of them: without it a few bytes that repeat a copy could
 # fill the memory.
 _MAX_COPIED = 4 * MAX_PICKLE_BYTES
 _ELEMENT_COST = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A class or function that a pickle names; it is never imported."""
-
-    module: str
-    name: str
-
-    def __str__(self) -> str:
-        return shown(f"{self.module}.{self.name}")
-
-
-@dataclass(eq=False, slots=True)
-class Record:
-    """An object of a class that is not imported.
-
-    Attributes:
-        kind: its class.
-        args: what its constructor was to be called with.
-        state: its attributes.
-        items, entries: what was appended to it, as to a list or a dict.
-    """
-
-    kind: Name
-    args: tuple[Any, ...] = ()
-    state: dict[str, Any] = field(default_factory=dict)
-    items: list[Any] = field(default_factory=list)
-    entries: dict[Any, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<Record of {self.kind}>"
-
-    def set_state(self, state: Any) -> None:
-        """Take the attributes of the opcode BUILD: a dict, or a pair of dicts where the class has slots."""
-        parts = state if isinstance(state, tuple) and len(state) == 2 else (state,)
-        for part in parts:
-            if isinstance(part, dict) and all(isinstance(key, str) for key in part):
-                self.state.update(part)
-            elif part is not None:
-                raise ModelFormatError(f"{self.kind} has a state that is not a dict of attributes")
-
-
-Call: TypeAlias = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What a pickle may name.
-
-    Attributes:
-        calls: `module.name` to what stands for it; it gets the pickle's arguments and must check them.
-        is_inert: whether (module, name) may become a Record.
-        values: `module.name` that may be used as a value and never be called.
-        persistent: turns a persistent id into a value.
-    """
-
-    calls: Mapping[str, Call]
-    is_inert: Callable[[str, str], bool]
-    values: frozenset[str] = frozenset()
-    persistent: Callable[[Any], Any] | None = None
 
 
 def read_pickle(data: memoryview, rules: Rules, start: int = 0) -> tuple[Any, int]:
@@ -110,12 +47,6 @@ def read_pickle(data: memoryview, rules: Rules, start: int = 0) -> tuple[Any, in
     except (ModelFormatError, IndexError, KeyError, TypeError, ValueError, struct.error, OverflowError) as error:
         reason = str(error) if isinstance(error, ModelFormatError) else f"{type(error).__name__}: {shown(str(error))}"
         raise ModelFormatError(f"the pickle is damaged at byte {reader.opcode_at}: {reason}") from error
-
-
-def shown(text: str) -> str:
-    """Text of a file, fit for a message: short and printable."""
-    text = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class _Mark:
@@ -262,16 +193,6 @@ class _Reader:
         target.update(map(checked_key, values))
 
 
-def checked_key(key: Any) -> Any:
-    """The key, if a dict or a set may have it; else ModelFormatError."""
-    # Only what hashes in constant time and without collisions at will: nested tuples overflow C's stack, large integers collide.
-    if isinstance(key, int) and not -_MAX_INTEGER_KEY < key < _MAX_INTEGER_KEY:
-        raise ModelFormatError("an integer that large is used as a key")
-    if key is None or isinstance(key, str | int | float | bytes | Name | Record):
-        return key
-    raise ModelFormatError(f"a {type(key).__name__} is used as a key")
-
-
 _STOP = ord(".")
 _OPCODES: list[Callable[[_Reader], None] | None] = [None] * 256
 
@@ -311,7 +232,9 @@ def _decimal(reader: _Reader) -> Any:
     text = reader.line()
     if text in ("00", "01"):  # Booleans of protocol 1.
         return text == "01"
-    return int(text.removesuffix("L")) if len(text) <= _MAX_INTEGER_BYTES else reader.take(-1)
+    if len(text) > _MAX_INTEGER_BYTES:
+        raise ModelFormatError(f"an integer of {len(text)} digits")
+    return int(text.removesuffix("L"))
 
 
 def _quoted(reader: _Reader) -> str:

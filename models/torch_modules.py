@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyasc.errors import ConversionError
-from pyasc.models.pickle_reader import Record, shown
+from pyasc.models.pickle_values import Record, shown
 from pyasc.models.torch_values import Tensor
 
 # What float32 can hold; larger settings are damage.
@@ -49,8 +49,8 @@ class Module:
         """A child by name."""
         record = self._table("_modules").get(name)
         if not isinstance(record, Record):
-            self.fail(f"{self.kind} without {name}")
-        return Module(record, f"{self.where}, {name}")
+            self.fail(f"{self.kind} without {shown(name)}")
+        return Module(record, f"{self.where}, {shown(name)}")
 
     def children(self) -> Iterator[Module]:
         """The children in order."""

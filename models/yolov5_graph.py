@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyasc.errors import ConversionError
 from pyasc.models.manifest import Precision, Yolov5Head
 from pyasc.models.onnx_builder import OnnxBuilder, Value
-from pyasc.models.pickle_reader import Record
+from pyasc.models.pickle_values import Record
 from pyasc.models.torch_modules import Module, text_of
 from pyasc.models.yolov5_layers import Layers, family_name
 

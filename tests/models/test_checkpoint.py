@@ -15,7 +15,7 @@ import pytest
 
 from pyasc.errors import ConversionError, ModelFormatError
 from pyasc.models.checkpoint import load_checkpoint
-from pyasc.models.pickle_reader import Record
+from pyasc.models.pickle_values import Record
 from pyasc.models.torch_values import Array, Tensor
 
 VALUES = np.arange(12, dtype="<f4") / 4
@@ -195,7 +195,7 @@ def test_objects_are_inert_records(demo_dir: Path) -> None:
         (b"\x40\x00\x00\x00\x00\x00\x00\x00" + b'{"weight":{}}', "safetensors"),
         (b"hello", "no PyTorch checkpoint"),
         (pickle.dumps({"a": 1}, 2), "not one that torch.save wrote"),
-        (pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(7, 2), "protocol 7"),
+        (pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(7, 2), "unknown protocol, 7"),
     ],
 )
 def test_other_files_are_named(tmp_path: Path, content: bytes, message: str) -> None:

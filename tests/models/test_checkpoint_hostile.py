@@ -276,6 +276,16 @@ def test_values_nested_a_million_deep_are_harmless(tmp_path: Path) -> None:
     assert depth == 999_999
 
 
+@pytest.mark.parametrize("place", ["magic", "protocol", "system", "storages"])
+def test_values_nested_deeply_in_the_old_formats_head(tmp_path: Path, place: str) -> None:
+    parts = {"magic": LEGACY_MAGIC, "protocol": 1001, "system": {"little_endian": True}, "tree": {}, "storages": []}
+    deep = b"]" * 50_000 + b"a" * 49_999 + b"."
+    head = b"".join(deep if key == place else pickle.dumps(value, 2) for key, value in parts.items())
+    (tmp_path / "a.pt").write_bytes(b"\x80\x02" + head)
+    with pytest.raises(ModelFormatError):
+        load_checkpoint(tmp_path / "a.pt")
+
+
 SOUND = (
     b"}("
     + text("model")

@@ -91,6 +91,33 @@ def test_reference_pictures(detector: DetectionModel, shared: Path, name: str) -
     assert sorted(found.label) == sorted(row["name"] for row in rows)
 
 
+@pytest.mark.parametrize(
+    "checkpoint",
+    [
+        "checkpoints/v6.0_face_nc1.pt",
+        "checkpoints/v6.1_person_nc1_width0.20.pt",
+        "checkpoints/v7.0_basketball_nc5.pt",
+        "checkpoints/layout_v5.0_focus_spp_coco_nc80.pt",
+        "weights/yolov5n_v6.0.pt",
+    ],
+)
+def test_other_checkpoints(shared: Path, tmp_path: Path, checkpoint: str) -> None:
+    """Other classes, widths and layouts, from their own checkpoints; the reference gives these boxes in the network's pixels."""
+    source = shared / checkpoint
+    golden = json.loads((shared / "expected" / f"ckpt_{source.stem}.json").read_text())
+    with pyasc.load_model(convert(source, tmp_path / "x.asc"), device="cpu", threads=2) as model:
+        compared = 0
+        for run in golden["runs"]:
+            rows = run["nms_conf0.25_iou0.45"]
+            expected = np.array([[*row["box_xyxy_network"], row["score"], row["cls"]] for row in rows]).reshape(-1, 6)
+            picture = shared / "images" / run["image"]
+            _, geometry = model.preprocess(picture)
+            expected[:, :4] = geometry.to_source(expected[:, :4].astype(np.float32))
+            compare(model(picture), expected, "fp32")
+            compared += len(expected)
+        assert compared >= 3
+
+
 def test_coco_pictures(detector: DetectionModel, shared: Path) -> None:
     """The settings of the reference's evaluation; every detection over 0.25 is compared, and the mAP."""
     golden = json.loads((shared / "expected" / "yolov5n_coco_val2017_40.json").read_text())

@@ -1,4 +1,7 @@
-"""A look at an ONNX file before an engine gets it: sound protobuf, no weights outside of the file, and what goes in and out.
+"""A look at an ONNX file before an engine gets it: OpenCV crashes on some damaged ones, and engines read what other files hold.
+
+Checked are the protobuf, names in UTF-8, nodes in an order in which all that they use is there, constants as large as their shapes,
+and that no weights are outside of the file; found are the tables of what goes in and out.
 
 Field numbers are those of onnx.proto (ONNX 1.17). Weights are stepped over, not read.
 """
@@ -6,7 +9,7 @@ Field numbers are those of onnx.proto (ONNX 1.17). Weights are stepped over, not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from pyasc.errors import ModelFormatError
@@ -81,55 +84,96 @@ class _Reader:
         for field in self._fields(0, len(self._data)):
             if field.number == 7:
                 graphs.append(self._span(field))
+            elif field.number in (2, 3, 4):  # producer and domain
+                self._text(field)
             elif field.number == 25:  # functions
                 self._function(*self._span(field))
         if len(graphs) != 1:
             raise _DamagedError("it holds no graph" if not graphs else "it holds several graphs")
-        inputs, outputs = self._graph(*graphs[0], depth=0)
+        inputs, outputs = self._graph(*graphs[0], frozenset(), depth=0)
         return OnnxTables(inputs, outputs, frozenset(self._operators))
 
     def _function(self, start: int, end: int) -> None:
+        known: set[str] = set()
+        nodes = []
         for field in self._fields(start, end):
-            if field.number == 7:
-                self._node(*self._span(field), depth=1)
+            if field.number == 4:
+                known.add(self._text(field))
+            elif field.number == 7:
+                nodes.append(self._span(field))
+        for node in nodes:
+            self._node(*node, known, depth=1)
 
-    def _graph(self, start: int, end: int, depth: int) -> tuple[tuple[Found, ...], tuple[Found, ...]]:
+    def _graph(self, start: int, end: int, outer: Set[str], depth: int) -> tuple[tuple[Found, ...], tuple[Found, ...]]:
+        """Check a graph whose nodes may use what `outer` names too; returns its inputs and outputs."""
         if depth > MAX_DEPTH:
             raise _DamagedError(f"graphs within graphs, more than {MAX_DEPTH} deep")
-        inputs, outputs, initializers = [], [], set()
+        nodes, inputs, outputs, initializers = [], [], [], set()
         for field in self._fields(start, end):
             if field.number == 1:
-                self._node(*self._span(field), depth)
+                nodes.append(self._span(field))
+            elif field.number == 2:
+                self._text(field)
             elif field.number == 5:
                 initializers.add(self._tensor(*self._span(field)))
             elif field.number == 11:
                 inputs.append(self._value(*self._span(field)))
             elif field.number == 12:
                 outputs.append(self._value(*self._span(field)))
+            elif field.number == 13:
+                self._value(*self._span(field))
             elif field.number == 15:
-                self._sparse(*self._span(field))
+                initializers.add(self._sparse(*self._span(field)))
+        known = {*outer, *initializers, *(found.name for found in inputs)}
+        for node in nodes:
+            self._node(*node, known, depth)
+        missing = [found.name for found in outputs if found.name not in known]
+        if missing:
+            raise _DamagedError(f"nothing computes the output {missing[0]!r}")
         return tuple(found for found in inputs if found.name not in initializers), tuple(outputs)
 
-    def _node(self, start: int, end: int, depth: int) -> None:
+    def _node(self, start: int, end: int, known: set[str], depth: int) -> None:
+        """Check a node, and note in `known` what it computes; nodes come in an order in which all that they use is there."""
+        uses, computes, attributes, kind = [], [], [], ""
         for field in self._fields(start, end):
-            if field.number == 4:
-                self._operators.add(self._text(field))
+            if field.number == 1:
+                uses.append(self._text(field))
+            elif field.number == 2:
+                computes.append(self._text(field))
+            elif field.number in (3, 7):
+                self._text(field)
+            elif field.number == 4:
+                kind = self._text(field)
             elif field.number == 5:
-                self._attribute(*self._span(field), depth)
+                attributes.append(self._span(field))
+        early = [name for name in uses if name and name not in known]
+        if early:
+            raise _DamagedError(f"a node {kind} uses {early[0]!r}, which nothing before it computes")
+        for attribute in attributes:
+            self._attribute(*attribute, known, depth)
+        self._operators.add(kind)
+        known.update(computes)
 
-    def _attribute(self, start: int, end: int, depth: int) -> None:
+    def _attribute(self, start: int, end: int, known: set[str], depth: int) -> None:
         for field in self._fields(start, end):
-            if field.number in (5, 10):
+            if field.number in (1, 4, 9):
+                self._text(field)
+            elif field.number in (5, 10):
                 self._tensor(*self._span(field))
             elif field.number in (6, 11):
-                self._graph(*self._span(field), depth + 1)
+                self._graph(*self._span(field), known, depth + 1)
             elif field.number in (22, 23):
                 self._sparse(*self._span(field))
 
-    def _sparse(self, start: int, end: int) -> None:
+    def _sparse(self, start: int, end: int) -> str:
+        """Name of the values, which is that of the tensor."""
+        name = ""
         for field in self._fields(start, end):
-            if field.number in (1, 2):
+            if field.number == 1:
+                name = self._tensor(*self._span(field))
+            elif field.number == 2:
                 self._tensor(*self._span(field))
+        return name
 
     def _tensor(self, start: int, end: int) -> str:
         name, dims, kind, raw = "", [], 0, None
@@ -185,7 +229,10 @@ class _Reader:
 
     def _text(self, field: _Field) -> str:
         start, end = self._span(field)
-        return self._data[start:end].decode("utf-8", "replace")
+        try:
+            return self._data[start:end].decode("utf-8")
+        except UnicodeDecodeError:  # OpenCV's binding crashes on an error message with such a name in it
+            raise _DamagedError(f"a name at byte {start} is not UTF-8") from None
 
     def _integers(self, field: _Field) -> list[int]:
         if not field.is_bytes:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import onnx
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from pyasc.errors import ModelFormatError
+from pyasc.hal.drivers.cpu import engine_statuses
 from pyasc.hal.onnx_check import check_onnx
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -23,6 +28,9 @@ def _model(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto] | None =
     y = helper.make_tensor_value_info("y", TensorProto.INT64, [1])
     graph = helper.make_graph(nodes, "main", [x], [y], weights or [])
     return bytes(helper.make_model(graph).SerializeToString())
+
+
+_CONSTANT = {"value": helper.make_tensor("v", TensorProto.INT64, [1], [0])}
 
 
 def _external(name: str) -> onnx.TensorProto:
@@ -52,7 +60,8 @@ def test_open_sizes_and_other_types_are_read() -> None:
 
 def test_an_initialiser_that_is_listed_as_an_input_is_none() -> None:
     weight = helper.make_tensor("x", TensorProto.FLOAT, [1], [0.0])
-    assert check_onnx(_model([], [weight]), "m").inputs == ()
+    data = _model([helper.make_node("Constant", [], ["y"], **_CONSTANT)], [weight])
+    assert check_onnx(data, "m").inputs == ()
 
 
 def test_weights_in_other_files_are_refused_wherever_they_hide() -> None:
@@ -61,7 +70,7 @@ def test_weights_in_other_files_are_refused_wherever_they_hide() -> None:
         (GOLDEN / "external.onnx").read_bytes(),
         _model([], [_external("w")]),
         _model([helper.make_node("Constant", [], ["c"], value=_external("w"))]),
-        _model([helper.make_node("If", ["c"], ["d"], then_branch=hidden, else_branch=hidden)]),
+        _model([helper.make_node("If", ["x"], ["y"], then_branch=hidden, else_branch=hidden)]),
     ):
         with pytest.raises(ModelFormatError, match="weights in other files"):
             check_onnx(data, "m")
@@ -74,6 +83,74 @@ def test_a_constant_of_another_size_than_its_shape_is_refused() -> None:
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[-1], raw_data=b"")
     with pytest.raises(ModelFormatError, match="negative size"):
         check_onnx(_model([], [weight]), "m")
+
+
+def test_a_value_that_nothing_computes_is_refused() -> None:
+    for nodes in (
+        [helper.make_node("Shape", ["z"], ["y"])],
+        [helper.make_node("Shape", ["x"], ["z"])],
+        [helper.make_node("Neg", ["a"], ["y"]), helper.make_node("Shape", ["x"], ["a"])],
+    ):
+        with pytest.raises(ModelFormatError, match="nothing"):
+            check_onnx(_model(nodes), "m")
+
+
+def test_a_graph_in_a_node_may_use_what_is_around_it() -> None:
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [1])
+    branch = helper.make_graph([helper.make_node("Neg", ["a"], ["y"])], "branch", [], [y])
+    nodes = [
+        helper.make_node("Shape", ["x"], ["a"]),
+        helper.make_node("If", ["x"], ["y"], then_branch=branch, else_branch=branch),
+    ]
+    assert check_onnx(_model(nodes), "m").operators == {"Shape", "If", "Neg"}
+
+
+def test_a_name_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(ModelFormatError, match="not UTF-8"):
+        check_onnx(_TWO_HEADS.replace(b"picture", b"pictur\xff"), "m")
+
+
+@pytest.mark.parametrize("engine", [e.name for e in engine_statuses() if e.version and "onnx" in e.formats])
+def test_no_damaged_file_crashes_the_process(engine: str, tmp_path: Path) -> None:
+    """300 damaged files through the driver in a process of its own, whose end tells whether an engine crashed."""
+    random_ = random.Random(engine)
+    for number in range(300):
+        changed = bytearray(_TWO_HEADS)
+        for _ in range(random_.choice((1, 1, 2, 4))):
+            at = random_.randrange(len(changed))
+            changed[at] = random_.choice((random_.randrange(256), 0, 1, 0x7F, 0x80, 0xFF, changed[at] ^ 1 << at % 8))
+        (tmp_path / f"{number:03}.onnx").write_bytes(changed)
+    code = textwrap.dedent(f"""
+        import sys
+        from pathlib import Path
+        from pyasc.errors import PyascError
+        from pyasc.hal.base import Program, TensorInfo
+        from pyasc.hal.drivers.cpu import open_device
+        inputs = tuple(TensorInfo(name, (1, 8, 8, 3), "float32") for name in ("picture", "bias"))
+        outputs = TensorInfo("sum", (1, 8, 8, 3), "float32"), TensorInfo("flat", (1, 192), "float32")
+        ran = refused = 0
+        device = open_device("cpu")
+        for path in sorted(Path(sys.argv[1]).iterdir()):
+            print(path.name, file=sys.stderr, flush=True)
+            try:
+                program = Program("m", "onnx", memoryview(path.read_bytes()), inputs, outputs)
+                device.load(program, engine={engine!r}).close()
+                ran += 1
+            except PyascError:
+                refused += 1
+        print(ran, refused)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    ran, refused = (int(word) for word in done.stdout.split())
+    assert ran + refused == 300
+    assert refused > 100
 
 
 def test_graphs_within_graphs_end_somewhere() -> None:

@@ -26,12 +26,9 @@ from pyasc.models.tflite_layout import (
 Precision = Literal["fp32", "fp16"]
 
 
-# How many axes the kernels of both engines take. tflite-runtime 2.14 does not refuse a broadcast of more: it ends the process.
+# How many axes the kernels of both engines take; for broadcasts see tflite_ops_math.
 _MAX_RANK = 6
-_MAX_RANKS = {
-    "POW": 4,
-    **dict.fromkeys(("SUB", "DIV", "MINIMUM", "MAXIMUM", "SLICE", "STRIDED_SLICE", "PAD", "PADV2", "BATCH_MATMUL"), 5),
-}
+_MAX_RANKS = dict.fromkeys(("SLICE", "STRIDED_SLICE", "PAD", "PADV2", "BATCH_MATMUL"), 5)
 
 
 def refuse(node: Node, why: str) -> UnsupportedOperatorError:
@@ -135,8 +132,11 @@ class Lowering:
 
     def reshape(self, tensor: int, shape: Sequence[int], name: str) -> int:
         """A tensor with the same memory and another shape; the tensor itself where the shape is the same."""
-        if self.file.tensors[tensor].shape == tuple(shape):
+        source = self.file.tensors[tensor]
+        if source.shape == tuple(shape):
             return tensor
+        if source.data is not None:
+            return self.file.add_constant(source.name, source.data.reshape(shape))
         sizes = self.file.add_constant("shape", np.asarray(shape, np.int32).reshape(-1))
         result = self.file.add_tensor(name, shape)
         options = schema.ReshapeOptionsT(newShape=[int(size) for size in shape])

@@ -29,6 +29,7 @@ _UNARY: dict[str, tuple[str, Callable[[], Any] | None]] = {
 _BINARY = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV", "Min": "MINIMUM", "Max": "MAXIMUM", "Pow": "POW"}
 # From this rank on a broadcasting operator needs this version; the others have had it from the start.
 _BROADCAST_5D = {"SUB": 3, "DIV": 2, "MINIMUM": 3, "MAXIMUM": 3}
+_MAX_RUNS = 4
 _REDUCTIONS = {"ReduceMean": "MEAN", "ReduceSum": "SUM", "ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_MIN"}
 
 
@@ -99,8 +100,44 @@ def binary(lowering: Lowering, node: Node) -> None:
     options = getattr(schema, f"{op.title()}OptionsT", schema.MaximumMinimumOptionsT)()
     if hasattr(options, "fusedActivationFunction"):
         options.fusedActivationFunction = activation_code(node)
-    version = _BROADCAST_5D.get(op, 1) if len(shape) > 4 else 1
-    lowering.bind(output, lowering.add(op, inputs, physical(shape, order), output, options, version), order)
+    made = physical(shape, order)
+    runs = _runs(*(lowering.file.tensors[number].shape for number in inputs))
+    if _must_collapse(op, len(shape), runs):
+        if len(runs) > _MAX_RUNS:
+            raise refuse(node, f"a broadcast over {len(runs)} runs of axes; {_MAX_RUNS} are supported")
+        inputs = [lowering.reshape(number, [run[i] for run in runs], output) for i, number in enumerate(inputs)]
+        made = tuple(max(run) for run in runs)
+    version = _BROADCAST_5D.get(op, 1) if len(made) > 4 and len(runs) > 1 else 1
+    result = lowering.add(op, inputs, made, output, options, version)
+    lowering.bind(output, lowering.reshape(result, physical(shape, order), output), order)
+
+
+def _runs(first: Shape, second: Shape) -> list[tuple[int, int]]:
+    """The sizes of both operands with neighbouring axes joined where both have them or the same one repeats along them."""
+    rank = max(len(first), len(second))
+    runs: list[tuple[int, int]] = []
+    last = None
+    for a, b in zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(second)) + second, strict=True):
+        if a == b == 1:
+            continue
+        kind = (a > 1, b > 1)
+        if kind == last:
+            runs[-1] = (runs[-1][0] * a, runs[-1][1] * b)
+        else:
+            runs.append((a, b))
+        last = kind
+    return runs or [(1, 1)]
+
+
+def _must_collapse(op: str, rank: int, runs: list[tuple[int, int]]) -> bool:
+    """True where the kernels do not take a broadcast as it is.
+
+    tflite-runtime 2.14 does not refuse it: it ends the process. Tried in both engines, with XNNPACK and without: one operand that
+    repeats along the first or last axes is fine up to five axes, POW up to four; what has more runs is up to four.
+    """
+    if op == "POW":
+        return rank > 4
+    return any(a != b for a, b in runs) and (rank > 5 or (rank > 4 and len(runs) > 2))
 
 
 def _common_order(lowering: Lowering, node: Node, rank: int) -> Order:

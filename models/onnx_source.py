@@ -55,7 +55,8 @@ def read_onnx(path: Path, batch: int) -> onnx.ModelProto:
     try:
         package.checker.check_model(model)
         return _fold_shapes(model)
-    except (package.checker.ValidationError, package.shape_inference.InferenceError) as error:
+    except (package.checker.ValidationError, package.shape_inference.InferenceError, ValueError) as error:
+        # ValueError: names that are not UTF-8, tensors of unknown type.
         raise ModelFormatError(f"is not a sound ONNX graph: {shown(str(error).strip().splitlines()[0])}") from error
 
 

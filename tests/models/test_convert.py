@@ -152,6 +152,15 @@ def test_files_that_are_no_onnx(tmp_path: Path, content: bytes) -> None:
         prepare(path)
 
 
+def test_a_tensor_of_unknown_type(tmp_path: Path) -> None:
+    source = classifier(tmp_path / "small.onnx")
+    model = onnx.load(source)
+    model.graph.initializer[0].data_type = 99
+    source.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelFormatError, match=r"small\.onnx: is not a sound ONNX graph: "):
+        prepare(source, template="classifier")
+
+
 def test_weights_in_other_files_are_not_read(tmp_path: Path) -> None:
     source = classifier(tmp_path / "small.onnx")
     model = onnx.load(source)

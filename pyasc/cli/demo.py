@@ -79,8 +79,9 @@ def command(
                 record.take(message.topic, message.payload)
         operator.forget()
     console.print("drawing the annotated video", highlight=False)
-    write_annotated(source / CLIP, record.tracks, ZONES, LINES, output / "annotated.mp4", output / "contact-sheet.jpg")
-    summary = record.summary(view, limit)
+    video, sheet = output / "annotated.mp4", output / "contact-sheet.jpg"
+    write_annotated(source / CLIP, record.tracks, record.moments, ZONES, LINES, video, sheet)
+    summary = record.summary(view, frames)
     if as_json:
         print(json.dumps(summary))
     else:
@@ -98,6 +99,8 @@ class _Record:
         self.kinds: dict[str, int] = {}
         self.seqs: set[int] = set()
         self.first_frame = self.last_frame = 0.0
+        self._frame_at: dict[str, int] = {}
+        self._event_times: list[str] = []
 
     def take(self, topic: str, payload: Any) -> None:
         if topic == f"pipelines/{PIPELINE}/events":
@@ -105,11 +108,18 @@ class _Record:
             if payload["seq"] not in self.seqs:
                 self.kinds[payload["type"]] = self.kinds.get(payload["type"], 0) + 1
                 self.seqs.add(payload["seq"])
+                self._event_times.append(payload["time"])
         elif topic == f"pipelines/{PIPELINE}/tracks":
             now = time.monotonic()
             self.first_frame = self.first_frame or now
             self.last_frame = now
             self.tracks[payload["frame"]] = payload["tracks"]
+            self._frame_at[payload["time"]] = payload["frame"]
+
+    @property
+    def moments(self) -> list[int]:
+        """Frame numbers of the events."""
+        return [self._frame_at[time] for time in self._event_times if time in self._frame_at]
 
     @property
     def missing(self) -> int:

@@ -34,8 +34,8 @@ class EmbeddedBroker:
             raise TransportError(
                 f"the embedded broker needs amqtt: pip install 'pyasc[demo]', or name a broker with --broker ({error})"
             ) from error
-        # The agent asks for MQTT 5 first, and amqtt logs each such attempt as a fault.
-        for name in ("amqtt", "transitions"):
+        # The agent asks for MQTT 5 first, and amqtt logs each such attempt as a fault; so it does, by asyncio, with its own end.
+        for name in ("amqtt", "asyncio", "transitions"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="demo-broker", daemon=True)

@@ -20,6 +20,7 @@ JPEG_QUALITY = 88
 def write_annotated(
     clip: Path,
     tracks: Mapping[int, Sequence[Mapping[str, Any]]],
+    moments: Sequence[int],
     zones: Mapping[str, Any],
     lines: Mapping[str, Any],
     video: Path,
@@ -30,9 +31,10 @@ def write_annotated(
     Args:
         clip: the video that the pipeline read.
         tracks: frame number to the rows of its `tracks` message, boxes as x, y, w, h in 0..1.
+        moments: frame numbers of the events, for the sheet.
         zones, lines: as in the configuration.
         video: MP4 to write, up to the last frame that has a message.
-        sheet: JPEG to write: frames in which something is tracked, evenly chosen.
+        sheet: JPEG to write: frames with events in which something is tracked, or others where those are too few.
 
     Returns:
         number of frames written.
@@ -40,7 +42,7 @@ def write_annotated(
     import cv2
 
     last = max(tracks, default=-1)
-    chosen = _evenly([index for index in sorted(tracks) if tracks[index]], SHEET_COLUMNS * SHEET_ROWS)
+    chosen = _choose([index for index in sorted(tracks) if tracks[index]], set(moments), SHEET_COLUMNS * SHEET_ROWS)
     tiles: list[NDArray[np.uint8]] = []
     capture = cv2.VideoCapture(str(clip))
     writer = None
@@ -97,10 +99,16 @@ def _annotate(
     draw(image, tracks, zones, lines)
 
 
-def _evenly(items: list[int], count: int) -> set[int]:
+def _choose(busy: list[int], moments: set[int], count: int) -> set[int]:
+    telling = [index for index in busy if index in moments]
+    rest = [index for index in busy if index not in moments]
+    return {*_evenly(telling, count), *_evenly(rest, count - min(len(telling), count))}
+
+
+def _evenly(items: list[int], count: int) -> list[int]:
     if len(items) <= count:
-        return set(items)
-    return {items[round(k * (len(items) - 1) / (count - 1))] for k in range(count)}
+        return items
+    return [items[(2 * k + 1) * len(items) // (2 * count)] for k in range(count)]
 
 
 def _tile(image: NDArray[np.uint8]) -> NDArray[np.uint8]:

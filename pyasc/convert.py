@@ -52,7 +52,8 @@ class Torch2ASC:
         Args:
             source: path of a `.pt`, `.pth` or `.onnx` file, which needs no torch; or a `torch.nn.Module`.
             target: the `.asc` file; needed for a module, else beside the source.
-            example_input: for a module, a float32 tensor (batch, 3, height, width) that torch's exporter traces it with.
+            example_input: for a module, a float32 tensor (batch, 3, height, width) that torch's exporter traces it with; not
+                needed for YOLOv5's own module, which is read like its checkpoint.
         Returns:
             the path of the file.
         Raises:
@@ -85,13 +86,18 @@ class Torch2ASC:
             raise ConversionError("a torch.nn.Module needs torch: pip install 'pyasc[torch]'") from error
         if not isinstance(module, torch.nn.Module):
             raise ConversionError(f"a {type(module).__name__} is neither a path nor a torch.nn.Module")
-        if target is None or example_input is None:
+        # An exported YOLOv5 has its decoding inside; its own description gives the graph that every device can run.
+        as_checkpoint = type(module).__module__ in ("models.yolo", "yolov5.models.yolo")
+        if target is None or (example_input is None and not as_checkpoint):
             raise ConversionError("a torch.nn.Module is converted with a target and an example_input")
         name = self.name or type(module).__name__
         with tempfile.TemporaryDirectory(prefix="pyasc-") as folder:
-            exported = Path(folder) / f"{name}.onnx"
-            _export(torch, module, example_input, exported)
-            return self._convert_file(exported, target, name)
+            path = Path(folder) / ("module.pt" if as_checkpoint else "module.onnx")
+            if as_checkpoint:
+                torch.save({"model": module}, path)
+            else:
+                _export(torch, module, example_input, path)
+            return self._convert_file(path, target, name)
 
 
 def _export(torch: Any, module: Any, example_input: Any, path: Path) -> None:

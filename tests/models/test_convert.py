@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,26 @@ def test_a_module_goes_through_torchs_exporter(tmp_path: Path) -> None:
         np.testing.assert_allclose(run(bytes(archive.graph()), example.numpy()), wanted, atol=1e-5)
         (variant,) = archive.manifest.variants
         np.testing.assert_allclose(run_variant(bytes(archive.entry(variant.path)), example.numpy()), wanted, atol=1e-5)
+
+
+@pytest.mark.torch
+def test_yolov5s_own_module_is_read_like_its_checkpoint(
+    demo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    for home, kinds in {"yolo": "Model Detect", "common": "Conv C3 Bottleneck SPPF Concat"}.items():
+        stub = types.ModuleType(f"models.{home}")
+        for kind in kinds.split():
+            setattr(stub, kind, type(kind, (torch.nn.Module,), {"__module__": stub.__name__}))
+        monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    monkeypatch.setitem(sys.modules, "models", types.ModuleType("models"))
+    module = torch.load(demo_dir / "yolov5n.pt", weights_only=False)["model"]
+    path = Torch2ASC(image_size=64).convert(module, tmp_path / "n.asc")
+    image = np.random.default_rng(1).random((1, 3, 64, 64), np.float32)
+    with open_archive(path) as archive:
+        wanted = prepare(demo_dir / "yolov5n.pt", image_size=64).graph
+        np.testing.assert_array_equal(run(bytes(archive.graph()), image), run(wanted, image))
 
 
 @pytest.mark.torch

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +31,9 @@ def folder(tmp_path: Path, yolov5n_asc: Path, osnet_asc: Path) -> Path:
     (tmp_path / "demo").symlink_to(ROOT / "demo")
     (tmp_path / "yolov5n.asc").symlink_to(yolov5n_asc)
     (tmp_path / "osnet_x0_25.asc").symlink_to(osnet_asc)
+    capture = cv2.VideoCapture(str(ROOT / "demo" / "one-by-one-person.mp4"))
+    cv2.imwrite(str(tmp_path / "picture.jpg"), capture.read()[1])
+    capture.release()
     return tmp_path
 
 

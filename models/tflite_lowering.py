@@ -26,7 +26,7 @@ from pyasc.models.tflite_layout import (
 Precision = Literal["fp32", "fp16"]
 
 
-# How many axes the kernels of both engines take; for broadcasts see tflite_ops_math.
+# How many axes the kernels of both engines take; for broadcasts see tflite_broadcast.
 _MAX_RANK = 6
 _MAX_RANKS = dict.fromkeys(("SLICE", "STRIDED_SLICE", "PAD", "PADV2", "BATCH_MATMUL"), 5)
 

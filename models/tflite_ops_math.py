@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
+from pyasc.models.tflite_broadcast import write_broadcast
 from pyasc.models.tflite_fuse import clip_range, normalization
 from pyasc.models.tflite_graph import Node, Shape
 from pyasc.models.tflite_layout import Order, identity, physical
@@ -27,44 +28,44 @@ _UNARY: dict[str, tuple[str, Callable[[], Any] | None]] = {
     "Log": ("LOG", None),
 }
 _BINARY = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV", "Min": "MINIMUM", "Max": "MAXIMUM", "Pow": "POW"}
-# From this rank on a broadcasting operator needs this version; the others have had it from the start.
-_BROADCAST_5D = {"SUB": 3, "DIV": 2, "MINIMUM": 3, "MAXIMUM": 3}
-_MAX_RUNS = 4
 _REDUCTIONS = {"ReduceMean": "MEAN", "ReduceSum": "SUM", "ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_MIN"}
 
 
 def unary(lowering: Lowering, node: Node) -> None:
     """Operators of one input, in whatever order it lies."""
     op, options = _UNARY[node.op]
-    _follow(lowering, node, [(op, [], options() if options else None, 1)])
+    _follow(lowering, node, (op, None, options() if options else None))
 
 
-def _follow(lowering: Lowering, node: Node, steps: Sequence[tuple[str, list[int], Any, int]]) -> None:
-    """Write operators (name, further inputs, options, version) one after the other on the node's first input."""
+def _follow(lowering: Lowering, node: Node, *steps: tuple[str, int | None, Any]) -> None:
+    """Write operators (name, second operand or None, options) one after the other on the node's first input."""
     source, output = node.inputs[0], node.outputs[0]
     order = lowering.order(source)
     tensor = lowering.tensor(source, order)
-    for op, others, options, version in steps:
-        tensor = lowering.add(op, [tensor, *others], lowering.file.tensors[tensor].shape, output, options, version)
+    for op, operand, options in steps:
+        if operand is None:
+            tensor = lowering.add(op, [tensor], lowering.file.tensors[tensor].shape, output, options)
+        else:
+            tensor = write_broadcast(lowering, node, op, tensor, operand, options)
     lowering.bind(output, tensor, order)
 
 
 def leaky_relu(lowering: Lowering, node: Node) -> None:
     """LEAKY_RELU."""
     options = schema.LeakyReluOptionsT(alpha=float(node.attributes.get("alpha", 0.01)))
-    _follow(lowering, node, [("LEAKY_RELU", [], options, 1)])
+    _follow(lowering, node, ("LEAKY_RELU", None, options))
 
 
 def hard_sigmoid(lowering: Lowering, node: Node) -> None:
     """max(0, min(1, alpha x + beta)), written as relu6(6 alpha x + 6 beta) / 6 because RELU6 can be fused."""
     alpha, beta = (float(node.attributes.get(name, value)) for name, value in (("alpha", 0.2), ("beta", 0.5)))
     relu6 = schema.AddOptionsT(fusedActivationFunction=schema.ActivationFunctionType.RELU6)
-    steps: list[tuple[str, list[int], Any, int]] = [
-        ("MUL", [lowering.scalar(6 * alpha)], schema.MulOptionsT(), 1),
-        ("ADD", [lowering.scalar(6 * beta)], relu6, 1),
-        ("MUL", [lowering.scalar(1 / 6)], schema.MulOptionsT(), 1),
-    ]
-    _follow(lowering, node, steps[1:] if np.float32(6 * alpha) == 1 else steps)
+    steps = (
+        ("MUL", lowering.scalar(6 * alpha), schema.MulOptionsT()),
+        ("ADD", lowering.scalar(6 * beta), relu6),
+        ("MUL", lowering.scalar(1 / 6), schema.MulOptionsT()),
+    )
+    _follow(lowering, node, *(steps[1:] if np.float32(6 * alpha) == 1 else steps))
 
 
 def clip(lowering: Lowering, node: Node) -> None:
@@ -74,16 +75,16 @@ def clip(lowering: Lowering, node: Node) -> None:
         raise refuse(node, "the bounds must be constants")
     names = {(0.0, 6.0): "RELU6", (0.0, np.inf): "RELU", (-1.0, 1.0): "RELU_N1_TO_1"}
     if bounds in names:
-        _follow(lowering, node, [(names[bounds], [], None, 1)])
+        _follow(lowering, node, (names[bounds], None, None))
         return
     low, high = bounds
-    steps: list[tuple[str, list[int], Any, int]] = []
+    steps: list[tuple[str, int | None, Any]] = []
     # ONNX: where low > high all elements become high, so high comes last.
     if low > -np.inf:
-        steps.append(("MAXIMUM", [lowering.scalar(low)], schema.MaximumMinimumOptionsT(), 1))
+        steps.append(("MAXIMUM", lowering.scalar(low), schema.MaximumMinimumOptionsT()))
     if high < np.inf:
-        steps.append(("MINIMUM", [lowering.scalar(high)], schema.MaximumMinimumOptionsT(), 1))
-    _follow(lowering, node, steps)
+        steps.append(("MINIMUM", lowering.scalar(high), schema.MaximumMinimumOptionsT()))
+    _follow(lowering, node, *steps)
 
 
 def binary(lowering: Lowering, node: Node) -> None:
@@ -96,48 +97,11 @@ def binary(lowering: Lowering, node: Node) -> None:
     op = _BINARY[node.op]
     if op == "POW" and _power(lowering, node):
         return
-    inputs = [_operand(lowering, name, len(shape), order) for name in node.inputs]
+    first, second = (_operand(lowering, name, len(shape), order) for name in node.inputs)
     options = getattr(schema, f"{op.title()}OptionsT", schema.MaximumMinimumOptionsT)()
     if hasattr(options, "fusedActivationFunction"):
         options.fusedActivationFunction = activation_code(node)
-    made = physical(shape, order)
-    runs = _runs(*(lowering.file.tensors[number].shape for number in inputs))
-    if _must_collapse(op, len(shape), runs):
-        if len(runs) > _MAX_RUNS:
-            raise refuse(node, f"a broadcast over {len(runs)} runs of axes; {_MAX_RUNS} are supported")
-        inputs = [lowering.reshape(number, [run[i] for run in runs], output) for i, number in enumerate(inputs)]
-        made = tuple(max(run) for run in runs)
-    version = _BROADCAST_5D.get(op, 1) if len(made) > 4 and len(runs) > 1 else 1
-    result = lowering.add(op, inputs, made, output, options, version)
-    lowering.bind(output, lowering.reshape(result, physical(shape, order), output), order)
-
-
-def _runs(first: Shape, second: Shape) -> list[tuple[int, int]]:
-    """The sizes of both operands with neighbouring axes joined where both have them or the same one repeats along them."""
-    rank = max(len(first), len(second))
-    runs: list[tuple[int, int]] = []
-    last = None
-    for a, b in zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(second)) + second, strict=True):
-        if a == b == 1:
-            continue
-        kind = (a > 1, b > 1)
-        if kind == last:
-            runs[-1] = (runs[-1][0] * a, runs[-1][1] * b)
-        else:
-            runs.append((a, b))
-        last = kind
-    return runs or [(1, 1)]
-
-
-def _must_collapse(op: str, rank: int, runs: list[tuple[int, int]]) -> bool:
-    """True where the kernels do not take a broadcast as it is.
-
-    tflite-runtime 2.14 does not refuse it: it ends the process. Tried in both engines, with XNNPACK and without: one operand that
-    repeats along the first or last axes is fine up to five axes, POW up to four; what has more runs is up to four.
-    """
-    if op == "POW":
-        return rank > 4
-    return any(a != b for a, b in runs) and (rank > 5 or (rank > 4 and len(runs) > 2))
+    lowering.bind(output, write_broadcast(lowering, node, op, first, second, options), order)
 
 
 def _common_order(lowering: Lowering, node: Node, rank: int) -> Order:
@@ -180,7 +144,7 @@ def _power(lowering: Lowering, node: Node) -> bool:
     if exponent not in known:
         return False
     op, options = known[exponent]
-    _follow(lowering, node, [(op, [], options, 1)])
+    _follow(lowering, node, (op, None, options))
     return True
 
 
@@ -303,7 +267,7 @@ def batch_normalization(lowering: Lowering, node: Node) -> None:
         lowering.file.add_constant(f"{node.name};{role}", value.astype(np.float32).reshape(column))
         for role, value in zip(("scale", "offset"), parameters, strict=True)
     )
-    _follow(lowering, node, [("MUL", [factor], schema.MulOptionsT(), 1), ("ADD", [offset], schema.AddOptionsT(), 1)])
+    _follow(lowering, node, ("MUL", factor, schema.MulOptionsT()), ("ADD", offset, schema.AddOptionsT()))
 
 
 OPERATORS = {

@@ -12,7 +12,7 @@ from pyasc.errors import UnsupportedOperatorError
 from pyasc.models.tflite import to_tflite
 
 RNG = np.random.default_rng(11)
-SHAPES = [(2, 3), (2, 3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 2)]
+SHAPES = [(2, 3), (2, 3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 2), (2, 3, 4, 2, 2, 2)]
 
 
 def weights(*shape: int) -> Any:
@@ -43,14 +43,15 @@ BOUNDS = [(0, 6), (-1, 1), (0, None), (None, 0.5), (-0.5, 0.75), (None, None)]
 
 # Bounds that cross are defined from opset 13 on: the upper one holds.
 @pytest.mark.parametrize(("bounds", "opset"), [*((b, o) for b in BOUNDS for o in (7, 13)), ((0.5, -0.5), 13)])
-def test_clip(model, agrees, bounds, opset):
+@pytest.mark.parametrize("shape", [(1, 3, 4, 5), (2, 3, 1, 2, 2, 3)])
+def test_clip(model, agrees, bounds, opset, shape):
     given = {name: float(value) for name, value in zip(("min", "max"), bounds, strict=True) if value is not None}
     if opset == 7:
         node, constants = helper.make_node("Clip", ["x"], ["y"], **given), {}
     else:
         constants = {name: np.float32(value) for name, value in given.items()}
         node = helper.make_node("Clip", ["x", *(name if name in given else "" for name in ("min", "max"))], ["y"])
-    agrees(model([node], {"x": (1, 3, 4, 5)}, ["y"], constants, opset))
+    agrees(model([node], {"x": shape}, ["y"], constants, opset))
 
 
 BROADCASTS = [
@@ -164,7 +165,7 @@ def test_matmul(model, agrees, first, second, constant):
     agrees(model([helper.make_node("MatMul", ["a", "b"], ["y"])], inputs, ["y"], constants))
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (2, 3, 4, 5)])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_batch_normalization(model, agrees, shape):
     constants = {name: weights(3) for name in ("s", "o", "m")} | {"v": np.abs(weights(3)) + 0.1}
     agrees(model([helper.make_node("BatchNormalization", ["x", *constants], ["y"])], {"x": shape}, ["y"], constants))

@@ -200,7 +200,7 @@ class Commands:
 
 def _arguments(payload: bytes) -> dict[str, Any]:
     if len(payload) > MAX_REQUEST_BYTES:
-        raise ConfigError(f"the request has {len(payload)} bytes, the limit is {MAX_REQUEST_BYTES}")
+        raise ConfigError(f"the request is over the limit of {MAX_REQUEST_BYTES} bytes")
     args = parse_json(payload) if payload.strip() else {}
     if not isinstance(args, dict):
         raise ConfigError("the request is not a JSON object")

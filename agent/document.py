@@ -38,7 +38,7 @@ def parse_document(text: str | bytes) -> dict[str, Any]:
             not finite; says the line where there is one.
     """
     if len(text) > MAX_DOCUMENT_BYTES:
-        raise ConfigError(f"the document has {len(text)} bytes, the limit is {MAX_DOCUMENT_BYTES}")
+        raise ConfigError(f"the document is over the limit of {MAX_DOCUMENT_BYTES} bytes")
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8")
@@ -57,7 +57,7 @@ def parse_json(text: str | bytes) -> Any:
         ConfigError: not JSON, or out of bounds.
     """
     if len(text) > MAX_DOCUMENT_BYTES:
-        raise ConfigError(f"the message has {len(text)} bytes, the limit is {MAX_DOCUMENT_BYTES}")
+        raise ConfigError(f"the message is over the limit of {MAX_DOCUMENT_BYTES} bytes")
     try:
         value = json.loads(text, object_pairs_hook=_pairs, parse_constant=_refuse_constant)
     except RecursionError:

@@ -11,12 +11,13 @@ from typing import Any
 class Inbox:
     """Messages in order, read by one thread.
 
-    Three ways in: `post` always takes (for what is bounded elsewhere), `offer` refuses when the inbox is full (for what outsiders
-    send), `put` waits for room (for what must not be lost and can be held back).
+    Three ways in: `post` always takes (for what is bounded elsewhere), `offer` refuses when much was offered already (for what
+    outsiders send), `put` waits for room (for what must not be lost and can be held back).
     """
 
-    def __init__(self, limit: int = 2000) -> None:
-        self._limit = limit
+    def __init__(self, limit: int = 2000, offers: int = 100) -> None:
+        self._limit, self._max_offers = limit, offers
+        self._offers = 0
         self._items: deque[Any] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -28,10 +29,11 @@ class Inbox:
             self._changed.notify_all()
 
     def offer(self, item: Any) -> bool:
-        """Add unless full; False when it was refused."""
+        """Add unless too many offers wait; False when it was refused."""
         with self._changed:
-            if len(self._items) >= self._limit:
+            if self._offers >= self._max_offers:
                 return False
+            self._offers += 1
             self._items.append(item)
             self._changed.notify_all()
             return True
@@ -54,6 +56,7 @@ class Inbox:
                     break
             items = list(self._items)
             self._items.clear()
+            self._offers = 0
             self._changed.notify_all()
         return items
 

@@ -24,6 +24,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from pyasc.agent.document import MAX_DOCUMENT_BYTES
 from pyasc.agent.inbox import Inbox
 from pyasc.agent.settings import Broker
 
@@ -40,6 +41,7 @@ STEADY_S = 10.0
 # What a broker of MQTT 5 may send; more is not read.
 MAX_INCOMING_BYTES = 1024 * 1024
 MAX_WINDOW = 20
+MAX_PAYLOAD_BYTES = MAX_DOCUMENT_BYTES
 _SHORT_IN_A_ROW = 3
 _BAD_PROTOCOL = 0x84
 _TAKEN_OVER = 0x8E
@@ -345,7 +347,7 @@ class _Attempt:
             return  # no topic of ours
         received = Received(
             topic,
-            bytes(message.payload),
+            bytes(message.payload[: MAX_PAYLOAD_BYTES + 1]),  # enough to say that it is too long
             message.retain,
             getattr(properties, "ResponseTopic", None),
             getattr(properties, "CorrelationData", None),

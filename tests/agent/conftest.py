@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -87,20 +88,25 @@ class Mosquitto:
 class Operator:
     """A plain client that sees everything below `pyasc/` and remembers it."""
 
-    def __init__(self, port: int, *, session: str = "", **login: str) -> None:
-        """Connect with MQTT 5; under a `session` name the broker keeps what comes while the operator is away."""
+    def __init__(
+        self, port: int, *, session: str = "", protocol: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv5, **login: str
+    ) -> None:
+        """Connect; under a `session` name the broker keeps what comes while the operator is away."""
         self.messages: list[tuple[str, Any, bool, Any]] = []
         self.ready = threading.Event()
-        self._client = paho.Client(CallbackAPIVersion.VERSION2, session, protocol=MQTTProtocolVersion.MQTTv5)
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, session, protocol=protocol)
         if login:
             self._client.username_pw_set(**login)
         self._client.reconnect_delay_set(1, 1)
         self._client.on_connect = lambda client, *_: client.subscribe("pyasc/#", 1)
         self._client.on_subscribe = lambda *_: self.ready.set()
         self._client.on_message = self._take
-        properties = Properties(PacketTypes.CONNECT)
-        properties.SessionExpiryInterval = 600 if session else 0
-        self._client.connect("127.0.0.1", port, clean_start=not session, properties=properties)
+        if protocol == MQTTProtocolVersion.MQTTv5:
+            properties = Properties(PacketTypes.CONNECT)
+            properties.SessionExpiryInterval = 600 if session else 0
+            self._client.connect("127.0.0.1", port, clean_start=not session, properties=properties)
+        else:
+            self._client.connect("127.0.0.1", port)
         self._client.loop_start()
         assert self.ready.wait(10)
 
@@ -182,3 +188,32 @@ def make_operator() -> Iterator[Callable[..., Operator]]:
 def until() -> Callable[..., Any]:
     """`wait_until`, for test modules, which cannot import this file."""
     return wait_until
+
+
+@pytest.fixture
+def amqtt_port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The embedded broker of the demo, which speaks MQTT 3.1.1 only."""
+    from amqtt.broker import Broker as Amqtt
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    config = {
+        "listeners": {"default": {"type": getattr(request, "param", "tcp"), "bind": f"127.0.0.1:{port}"}},
+        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+    }
+
+    async def make() -> Amqtt:
+        running = Amqtt(config)
+        await running.start()
+        return running
+
+    running = asyncio.run_coroutine_threadsafe(make(), loop).result(20)
+    yield port
+    asyncio.run_coroutine_threadsafe(running.shutdown(), loop).result(20)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(5)
+    loop.close()

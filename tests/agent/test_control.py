@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -176,39 +177,39 @@ def test_configure_see_events_reconfigure_and_stop(
     assert sorted(entered) == sorted(left), "each track that entered has left"
 
 
-@pytest.mark.parametrize(
-    ("bad", "path", "says"),
-    [
-        (
-            "version: 2\npipelines: {gate: {source: {url: x}, detektor: {}}}",
-            "pipelines.gate.detektor",
-            "did you mean `detector`",
-        ),
-        (json.dumps(document(2, gate="")).replace("m.asc", "absent.asc"), "pipelines.gate.detector.model", "no file"),
-        (json.dumps(document(0, gate="")), "version", "stale"),
-        (json.dumps(document(1, gate="quiet")), "version", "other content"),
-        (json.dumps(document(2, gate="refuse")), "pipelines.gate.detector.behave", "is refused"),
-        (json.dumps(document(2, gate="crash-build")), "", "killed by SIGSEGV"),
-        ("a: &x [1]", "", "anchors"),
-        (b"\xff\xfe\x00", "", "UTF-8"),
-        ("[" * 5000, "", "nest"),
-        ("x" * 300_000, "", "limit"),
-    ],
-)
+BAD = [
+    (
+        "version: 2\npipelines: {gate: {source: {url: x}, detektor: {}}}",
+        "pipelines.gate.detektor",
+        "did you mean `detector`",
+    ),
+    (json.dumps(document(2, gate="")).replace("m.asc", "absent.asc"), "pipelines.gate.detector.model", "no file"),
+    (json.dumps(document(0, gate="")), "version", "stale"),
+    (json.dumps(document(1, gate="quiet")), "version", "other content"),
+    (json.dumps(document(2, gate="refuse")), "pipelines.gate.detector.behave", "is refused"),
+    ("a: &x [1]", "", "anchors"),
+    (b"\xff\xfe\x00", "", "UTF-8"),
+    ("[" * 5000, "", "nest"),
+    ("x" * 300_000, "", "limit"),
+    (json.dumps(document(2, gate="crash-build")), "", "killed by SIGSEGV"),
+]
+
+
 def test_bad_configuration_is_refused_by_path_and_the_running_one_stays(
-    agent: Agent, operator: Any, until: Any, bad: str | bytes, path: str, says: str
+    agent: Agent, operator: Any, until: Any
 ) -> None:
     operator.publish(SET, document(1, gate=""))
     operator.wait(f"{BASE}config", applied(1))
-    operator.publish(SET, bad)
-    report = operator.wait(f"{BASE}config", lambda report: report["state"] == "rejected")
-    assert [error["path"] for error in report["errors"]] == [path] or path in [
-        error["path"] for error in report["errors"]
-    ]
-    assert any(says in error["message"] for error in report["errors"])
-    assert report["running"]["version"] == 1
+    for bad, path, says in BAD:
+        since = len(operator.messages)
+        operator.publish(SET, bad)
+        report = operator.wait(f"{BASE}config", lambda report: report["state"] == "rejected", since)
+        assert path in [error["path"] for error in report["errors"]], bad
+        assert any(says in error["message"] for error in report["errors"]), bad
+        assert report["running"]["version"] == 1
     count = len(events_of(operator))
     until(lambda: len(events_of(operator)) > count, "the running configuration goes on")
+    assert "kept ['gate']" not in agent.log, "the engine was told to switch to none of them"
     agent.stop()
     assert_nothing_lost(events_of(operator))
 
@@ -447,6 +448,40 @@ def test_ready_does_not_wait_for_the_broker(make_agent: Any, tmp_path: Path) -> 
         agent.stop()
         agent.start(NOTIFY_SOCKET=str(tmp_path / "notify"))
         assert systemd.recv(4096).startswith(b"READY=1")
+
+
+def test_small_window_of_the_broker_and_a_picture_that_is_too_large(
+    make_broker: Any, make_operator: Any, make_agent: Any, until: Any
+) -> None:
+    running = make_broker("allow_anonymous true\nmax_inflight_messages 2\nmax_packet_size 6000")
+    operator = make_operator(running.port)
+    agent = make_agent(running.url)
+    operator.wait(f"{BASE}status")
+    operator.publish(SET, document(1, gate="busy"))
+    operator.wait(f"{BASE}config", applied(1))
+    operator.publish(f"{BASE}cmd/snapshot", {"id": 1, "pipeline": "gate"})
+    assert operator.wait(f"{BASE}cmd/snapshot/reply", lambda reply: reply["id"] == 1)["ok"] is True
+    operator.publish(f"{BASE}cmd/snapshot", {"id": 2, "pipeline": "gate", "kilo": 10})
+    refusal = operator.wait(f"{BASE}cmd/snapshot/reply", lambda reply: reply["id"] == 2)
+    assert "over the broker's limit of 6000" in refusal["error"]
+    until(lambda: len(events_of(operator)) > 40, "events come through the small window")
+    agent.stop()
+    assert_nothing_lost(events_of(operator))
+
+
+def test_whole_way_with_mqtt_311(amqtt_port: int, make_operator: Any, make_agent: Any, until: Any) -> None:
+    operator = make_operator(amqtt_port, protocol=MQTTProtocolVersion.MQTTv311)
+    agent = make_agent(f"mqtt://127.0.0.1:{amqtt_port}")
+    operator.wait(f"{BASE}status", lambda status: status["state"] == "online")
+    operator.publish(SET, document(1, gate=""))
+    operator.wait(f"{BASE}config", applied(1))
+    operator.publish(f"{BASE}cmd/ping", {"id": "x"})
+    assert operator.wait(f"{BASE}cmd/ping/reply")["id"] == "x"
+    until(lambda: len(events_of(operator)) > 10, "events come")
+    until(lambda: agent.status["broker"]["protocol"] == "3.1.1", "the status file says so")
+    assert agent.stop() == 0
+    assert operator.wait(f"{BASE}status", lambda status: status["state"] == "offline")["reason"] == "stopped"
+    assert_nothing_lost(events_of(operator))
 
 
 def test_memory_of_the_control_process(agent: Agent, operator: Any) -> None:

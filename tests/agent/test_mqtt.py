@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import ssl
@@ -222,35 +221,6 @@ def test_window_of_the_broker_is_kept(make_broker: Any, link: Any) -> None:
     running = make_broker("allow_anonymous true\nmax_inflight_messages 3\nmax_packet_size 5000")
     _, _, wait = link(plain(running.port))
     assert wait(is_connected, "connected") == Connected(window=3, max_bytes=5000)
-
-
-@pytest.fixture
-def amqtt_port(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The embedded broker of the demo, which speaks MQTT 3.1.1 only."""
-    from amqtt.broker import Broker as Amqtt
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    config = {
-        "listeners": {"default": {"type": getattr(request, "param", "tcp"), "bind": f"127.0.0.1:{port}"}},
-        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
-    }
-
-    async def make() -> Amqtt:
-        running = Amqtt(config)
-        await running.start()
-        return running
-
-    running = asyncio.run_coroutine_threadsafe(make(), loop).result(20)
-    yield port
-    asyncio.run_coroutine_threadsafe(running.shutdown(), loop).result(20)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(5)
-    loop.close()
 
 
 def test_falls_back_to_mqtt_311(amqtt_port: int, link: Any) -> None:

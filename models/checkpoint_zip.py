@@ -15,6 +15,8 @@ from pyasc.models.pickle_reader import MAX_PICKLE_BYTES
 from pyasc.models.torch_values import STORAGE_DTYPES, Storage
 
 _MAX_ENTRIES = 100_000
+# `zipfile` reads the directory at once and makes an object of each entry, ten times its size.
+_MAX_READ_BYTES = 8 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 # torch.save stores; people who pack again deflate. Weights hardly shrink, so a file that grows much more is a bomb.
 _MAX_GROWTH = 20
@@ -30,6 +32,8 @@ class TorchZip:
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
+        # Many tensors may share a storage: it is unpacked and checked once. The claimed sizes bound what this holds.
+        self._ready: dict[str, memoryview] = {}
         self._entries = _directory(data)
         self._root = self._find_root()
         order = self._optional("byteorder") or b"little"
@@ -72,6 +76,11 @@ class TorchZip:
         return bytes(self._read(entry)) if entry is not None and entry.file_size < 16 else None
 
     def _read(self, entry: zipfile.ZipInfo) -> memoryview:
+        if entry.filename not in self._ready:
+            self._ready[entry.filename] = self._unpack(entry)
+        return self._ready[entry.filename]
+
+    def _unpack(self, entry: zipfile.ZipInfo) -> memoryview:
         start = _start(self._data, entry)
         raw = self._data[start : start + entry.compress_size]
         if len(raw) != entry.compress_size:
@@ -143,7 +152,9 @@ class _View(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        end = len(self._data) if size is None or size < 0 else self._at + size
+        end = len(self._data) if size is None or size < 0 else min(self._at + size, len(self._data))
+        if end - self._at > _MAX_READ_BYTES:
+            raise ValueError("its directory is too large")
         part = bytes(self._data[self._at : end])
         self._at += len(part)
         return part

@@ -272,6 +272,13 @@ def test_storages_are_checked(tmp_path: Path, body: bytes, message: str) -> None
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize("written", ["stored", "deflated"], indirect=True)
+def test_a_shared_storage_is_unpacked_once(written: Callable[[bytes], Path]) -> None:
+    where = storage("FloatStorage", "0", 12)
+    first, second = load_checkpoint(written(group(tensor(where, 0, (4,), (1,)), tensor(where, 2, (4,), (1,)))))
+    assert np.shares_memory(first.array(), second.array())
+
+
 def test_zip_bombs_are_refused_unopened(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.pt", b"N", {"0": bytes(200 << 20)}, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 1 << 20
@@ -295,6 +302,16 @@ def test_two_entries_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02K\x01.")
     with pytest.raises(ModelFormatError, match="two of one name"):
+        load_checkpoint(path)
+
+
+def test_a_directory_of_a_million_entries_is_refused_unread(tmp_path: Path) -> None:
+    entry = b"PK\x01\x02" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"a"
+    directory = entry * 1_000_000
+    end = b"PK\x05\x06" + struct.pack("<4H2LH", 0, 0, 0xFFFF, 0xFFFF, len(directory), 4, 0)
+    path = tmp_path / "a.pt"
+    path.write_bytes(b"PK\x03\x04" + directory + end)
+    with pytest.raises(ModelFormatError, match="directory is too large"):
         load_checkpoint(path)
 
 

@@ -46,6 +46,7 @@ MAX_FPS = 1000.0
 # Frames in a row without a picture after which a source is given up.
 _MAX_EMPTY = 100
 _OPTIONS_VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
+_LOG_LEVEL_ERROR = 2
 _CAMERA = re.compile(r"/dev/video(\d+)")
 
 
@@ -216,6 +217,7 @@ class CaptureReader(Reader):
             self._capture.release()
             late = time.monotonic() - started >= timeout_s * 0.95
             raise StreamError(f"{source.title}: {_why_not(source, timeout_s, late)}")
+        self._capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)
         get = self._capture.get
         self.width, self.height = int(get(cv2.CAP_PROP_FRAME_WIDTH)), int(get(cv2.CAP_PROP_FRAME_HEIGHT))
         rate, count = get(cv2.CAP_PROP_FPS), get(cv2.CAP_PROP_FRAME_COUNT)
@@ -261,7 +263,9 @@ def as_bgr(image: NDArray[Any]) -> NDArray[np.uint8]:
 def quiet_opencv() -> None:
     """Let OpenCV print errors only, unless OPENCV_LOG_LEVEL says otherwise; for programs, which report what fails by themselves."""
     if "OPENCV_LOG_LEVEL" not in os.environ:
-        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
+        # OpenCV 4 has it at the top, OpenCV 5 in `utils.logging`.
+        set_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel
+        set_level(_LOG_LEVEL_ERROR)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

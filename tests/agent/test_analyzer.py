@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 
+import cv2
 import numpy as np
 import pytest
 
@@ -118,8 +119,6 @@ class Chooser(pyasc.EdgeAnalyzer):
 
 def two_sizes(folder):
     """Six pictures, the last three twice as large: one red square that stays where it is."""
-    import cv2
-
     for number in range(6):
         scale = 1 if number < 3 else 2
         image = np.zeros((100 * scale, 200 * scale, 3), np.uint8)
@@ -308,6 +307,39 @@ def test_an_error_in_one_of_two_threads_comes_after_the_frames_before_it(blobs, 
             seen.append(frame.index)
     assert seen in (list(range(8)), list(range(9)), list(range(7)))
     assert not stage_threads()
+
+
+@pytest.fixture(scope="module")
+def demo_models(demo_dir, tmp_path_factory):
+    from pyasc.models.convert import convert
+
+    folder = tmp_path_factory.mktemp("demo-models")
+    for name in ("yolov5n.pt", "osnet_x0_25.onnx"):
+        convert(demo_dir / name, folder / f"{name.rpartition('.')[0]}.asc", precision="fp16")
+    return folder
+
+
+def test_the_demo_clip_gives_what_the_plain_loop_gives(demo_dir, demo_models):
+    def parts():
+        detector = pyasc.load_plugin(
+            "yolov5", model=str(demo_models / "yolov5n.asc"), device="cpu", classes=("person",)
+        )
+        return detector, pyasc.load_plugin("deepsort", model=str(demo_models / "osnet_x0_25.asc"), device="cpu")
+
+    clip, frames = demo_dir / "one-by-one-person.mp4", 90
+    capture = cv2.VideoCapture(str(clip))
+    detector, tracker = parts()
+    expected = []
+    with detector, tracker:
+        for number in range(frames):
+            image = capture.read()[1]
+            expected.append(tracker.update(detector.detect(image), image, number / 10))
+    with pyasc.Stream(clip) as stream, pyasc.EdgeAnalyzer(*parts()) as analyzer:
+        found = [tracks for _, tracks in itertools.islice(analyzer.run(stream), frames)]
+    assert sum(len(tracks) for tracks in expected) > 20
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.track_id.tolist() == theirs.track_id.tolist()
+        assert ours.xyxy == pytest.approx(theirs.xyxy, abs=0.5)
 
 
 def test_a_slow_consumer_holds_the_stages_back(detector, tracker, blob_clip):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 import threading
 from collections import Counter
 from typing import Any
@@ -258,11 +258,13 @@ def test_restarting_begins_again_with_new_numbers(begin, results, until):
 def test_a_detector_that_does_not_come_back_is_noticed(begin, results, until, monkeypatch):
     monkeypatch.setattr(EdgeAnalyzer, "stall_s", 0.3)
     monkeypatch.setattr(stages_module, "_JOIN_S", 0.1)
+    hang = importlib.import_module("blobs").released
+    hang.clear()
     pipeline = begin(detector={"plugin": "blobs", "model": "blobs.asc", "hang_at": 3})
     until(lambda: pipeline.wedged and not pipeline.alive, "the hang is noticed")
     assert pipeline.status()["reason"] == "the detect stage has not come back from a frame for 0.3 s"
     assert results.all_events[-1]["reason"] == "failed"
-    sys.modules["blobs"].released.set()
+    hang.set()
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "detect"], "the thread is free")
 
 

@@ -49,6 +49,8 @@ class Lowering:
         self.file = TfliteFile()
         self._orders: dict[str, Order] = {}
         self._tensors: dict[tuple[str, Order], int] = {}
+        # The source of each RESHAPE's result.
+        self._reshaped: dict[int, int] = {}
         # The float32 tensor of each float16 constant.
         self._widened: dict[int, int] = {}
 
@@ -137,8 +139,11 @@ class Lowering:
             return tensor
         if source.data is not None:
             return self.file.add_constant(source.name, source.data.reshape(shape))
+        # Never a RESHAPE of a RESHAPE: the engines let both share memory, lose count of who reads it, and overwrite it.
+        tensor = self._reshaped.get(tensor, tensor)
         sizes = self.file.add_constant("shape", np.asarray(shape, np.int32).reshape(-1))
         result = self.file.add_tensor(name, shape)
+        self._reshaped[result] = tensor
         options = schema.ReshapeOptionsT(newShape=[int(size) for size in shape])
         self.file.add_operator("RESHAPE", [tensor, sizes], [result], options)
         return result

@@ -229,3 +229,16 @@ def test_transpositions_of_six_axes_and_no_more(model, agrees):
     agrees(graph(2, 3, 2, 3, 2, 3))
     with pytest.raises(UnsupportedOperatorError, match="Flatten 'flat': 7 axes"):
         to_tflite(graph(2, 3, 2, 3, 2, 3, 2))
+
+
+def test_a_reshaped_value_survives_what_is_computed_from_it(model, agrees):
+    """The engines' own kernels share memory along reshapes and wrote the product over its factor, which the Concat still needs."""
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["a"]),
+        helper.make_node("Reshape", ["a", "five"], ["r"]),
+        helper.make_node("Mul", ["k", "r"], ["m"]),
+        helper.make_node("Concat", ["m", "r"], ["y"], axis=3),
+    ]
+    factors = np.random.default_rng(0).random((3,), np.float32) + np.float32(1)
+    graph = model(nodes, {"x": (1, 4, 5, 3)}, ["y"], {"five": ints(1, 4, 5, 1, 3), "k": factors})
+    agrees(graph)

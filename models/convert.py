@@ -27,7 +27,6 @@ Progress = Callable[[str, float], None]
 """Called with what is being done and how much is done, 0..1."""
 
 _CPU_VARIANT = "variants/cpu/model.tflite"
-_MAX_BATCH = 1024
 _HASH_BYTES = 1 << 20
 
 
@@ -170,8 +169,6 @@ def _options(
         raise ConversionError(f"precision {precision} is not known; choose fp32 or fp16")
     if template is not None and template not in TEMPLATES:
         raise ConversionError(f"template {template} is not known; there are {', '.join(TEMPLATES)}")
-    if not 1 <= batch <= _MAX_BATCH:
-        raise ConversionError(f"a batch of {batch} is not within 1 to {_MAX_BATCH}")
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     return Options("fp16" if precision == "fp16" else "fp32", size, batch, name)
 

@@ -27,17 +27,29 @@ TEMPLATES = ("yolov5", "osnet", "mobilenetv2", "classifier")
 # Channel statistics of ImageNet on the 0..1 scale, as torchvision, torchreid and deep-sort-realtime use them.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _OSNET_SIZE, _MOBILENETV2_SIZE, _YOLOV5_SIZE = (256, 128), (224, 224), (640, 640)
+_MAX_BATCH, _MAX_IMAGE = 1024, 8192
 _YOLOV5_LICENCE = "AGPL-3.0, as Ultralytics says of YOLOv5 and of what is trained from it"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a conversion is asked for; None leaves it to the template."""
+    """What a conversion is asked for; an image size (height, width) of None leaves it to the template.
+
+    Raises:
+        ConversionError: a size or batch that no model has.
+    """
 
     precision: Precision
     image_size: tuple[int, int] | None
     batch: int
     name: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= _MAX_BATCH:
+            raise ConversionError(f"a batch of {self.batch} is not within 1 to {_MAX_BATCH}")
+        if self.image_size and not all(1 <= side <= _MAX_IMAGE for side in self.image_size):
+            height, width = self.image_size
+            raise ConversionError(f"an image size of {height} x {width} is not within 1 to {_MAX_IMAGE}")
 
 
 @dataclass(frozen=True)

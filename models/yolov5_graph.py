@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _MAX_LAYERS = 1000
 _MAX_CLASSES = 10_000
 _MAX_LABEL = 256
-_MAX_IMAGE = 8192
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,6 @@ def build_yolov5(network: Record, image_size: tuple[int, int], batch: int, preci
     Raises:
         ConversionError: a layer or setting that cannot be converted; names the layer's index and class.
     """
-    if not all(1 <= side <= _MAX_IMAGE for side in image_size):
-        raise ConversionError(f"an image size of {image_size[0]} x {image_size[1]} is not within 1 to {_MAX_IMAGE}")
     root = Module(network, "the network")
     builder = OnnxBuilder(name, precision)
     layers = [Module(m.record, f"layer {i} ({m.kind})") for i, m in enumerate(root.child("model").children())]

@@ -206,6 +206,8 @@ def test_yolov5_exports_are_sent_back_to_their_checkpoint(shared: Path) -> None:
         ({"template": "osnet"}, "template osnet reads ONNX files"),
         ({"template": "mobilenetv2"}, "MobileNetV2 without a tensor|no table of weights"),
         ({"batch": 0}, "a batch of 0"),
+        ({"image_size": 0}, "an image size of 0 x 0"),
+        ({"image_size": (640, 1 << 20)}, "an image size of 640 x 1048576"),
         ({"image_size": 100}, "not a multiple of the stride 32"),
     ],
 )

@@ -19,7 +19,7 @@ import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 # FFmpeg prints each oddity of a stream, addresses with passwords among them; what matters is reported as an error.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from pyasc.agent.masking import mask
 from pyasc.errors import StreamError
+from pyasc.models.image import MAX_PIXELS, as_bgr, read_image
 
 _log = logging.getLogger(__name__)
 
@@ -165,14 +166,16 @@ class FolderReader(Reader):
 
     def __init__(self, source: Source) -> None:
         path = Path(source.address)
-        self._title = source.title
         self._paths = [path] if path.is_file() else _pictures(path)
         if not self._paths:
             raise StreamError(f"{source.title}: the folder holds no pictures ({', '.join(sorted(PICTURE_SUFFIXES))})")
         self._next = 0
+        self._fault: Exception | None = None
         self._first = self._decode_next()
         if self._first is None:
-            raise StreamError(f"{source.title}: not a picture, or damaged")
+            raise StreamError(
+                str(self._fault) if len(self._paths) == 1 else f"no picture can be decoded: {self._fault}"
+            )
         self.fps = FOLDER_FPS
         self.frames = len(self._paths)
         self.height, self.width = self._first[1].shape[:2]
@@ -197,12 +200,12 @@ class FolderReader(Reader):
         while self._next < len(self._paths):
             path = self._paths[self._next]
             self._next += 1
-            image = None
-            with contextlib.suppress(cv2.error):  # too large a picture raises, a damaged one gives None
-                image = cv2.imread(str(path), cv2.IMREAD_COLOR)
-            if image is not None:
-                return self._next - 1, as_bgr(image)
-            _log.warning("%s: %s cannot be decoded, passed over", self._title, path.name)
+            try:
+                return self._next - 1, read_image(path)
+            except (StreamError, OSError) as error:
+                self._fault = error
+                if len(self._paths) > 1:
+                    _log.warning("passed over: %s", error)
         return None
 
 
@@ -220,6 +223,9 @@ class CaptureReader(Reader):
         self._capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)
         get = self._capture.get
         self.width, self.height = int(get(cv2.CAP_PROP_FRAME_WIDTH)), int(get(cv2.CAP_PROP_FRAME_HEIGHT))
+        if self.width * self.height > MAX_PIXELS:
+            self._capture.release()
+            raise StreamError(f"{source.title}: {self.width}x{self.height} pixels are more than the {MAX_PIXELS} taken")
         rate, count = get(cv2.CAP_PROP_FPS), get(cv2.CAP_PROP_FRAME_COUNT)
         self.fps = float(rate) if 0 < rate <= MAX_FPS else 0.0
         self.frames = int(count) if 0 < count < 1e9 else None
@@ -247,17 +253,6 @@ class CaptureReader(Reader):
     def close(self) -> None:
         """Release the capture."""
         self._capture.release()
-
-
-def as_bgr(image: NDArray[Any]) -> NDArray[np.uint8]:
-    """Any decoded picture as (H, W, 3) uint8: grey is repeated, alpha is dropped, 16 bits are cut to the upper 8."""
-    if image.dtype == np.uint16:
-        image = (image >> 8).astype(np.uint8)
-    if image.ndim == 2 or image.shape[2] == 1:
-        image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
-    elif image.shape[2] == 4:
-        image = cv2.cvtColor(image, cv2.COLOR_BGRA2BGR)
-    return image
 
 
 def quiet_opencv() -> None:

@@ -9,10 +9,12 @@ import itertools
 import logging
 import socket
 import socketserver
+import struct
 import subprocess
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -198,7 +200,7 @@ def test_damage_in_the_middle_does_not_end_a_file(clip, tmp_path):
         ("empty.mp4", b"", "the file is empty"),
         ("text.mp4", b"not a video\n" * 100, "not a video that can be read, or damaged"),
         ("cut.mp4", "clip", "not a video that can be read, or damaged"),
-        ("text.jpg", b"not a picture", "not a picture, or damaged"),
+        ("text.jpg", b"not a picture", "not a picture"),
     ],
 )
 def test_a_file_that_is_no_video(clip, tmp_path, name, content, message):
@@ -207,7 +209,8 @@ def test_a_file_that_is_no_video(clip, tmp_path, name, content, message):
         path.write_bytes(clip.read_bytes()[:3000] if content == "clip" else content)
     with pytest.raises(StreamError) as caught:
         pyasc.Stream(path)
-    assert str(caught.value) == f"{path}: {message}"
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(caught.value)
     assert not [thread for thread in threading.enumerate() if str(path) in thread.name]
 
 
@@ -244,6 +247,14 @@ def test_transport_is_for_rtsp(clip):
 # --- pictures
 
 
+def test_a_picture_of_absurd_size_is_refused_before_memory_is_taken(tmp_path):
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + b"\0\0\0\0IEND\xaeB`\x82")
+    with pytest.raises(StreamError, match="60000 x 60000 pixels are more than"):
+        pyasc.Stream(tmp_path / "bomb.png")
+
+
 def test_a_folder_in_natural_order_with_odd_pictures(tmp_path, caplog):
     pictures = {
         "img10.png": np.full((8, 8, 3), 10, np.uint8),
@@ -266,7 +277,7 @@ def test_a_folder_in_natural_order_with_odd_pictures(tmp_path, caplog):
     assert values == [1, 2, 3, 10]
     assert shapes == [(5, 4, 3), (6, 7, 3), (8, 8, 3), (8, 8, 3)]
     assert np.diff(clocks) == pytest.approx([0.04, 0.04, 0.08])
-    assert "img4.png cannot be decoded" in caplog.text
+    assert "img4.png: not a picture" in caplog.text
 
 
 def test_a_single_picture(tmp_path):

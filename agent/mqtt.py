@@ -116,7 +116,7 @@ class Mqtt:
         self.link = LinkState()
         self._broker, self._client_id, self._topics, self._will, self._inbox = broker, client_id, topics, will, inbox
         self._stopping = threading.Event()
-        self._client: Client | None = None
+        self._client: _Client | None = None
         self._short = 0
         self._protocols = [_MQTT5, _MQTT311]
         self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
@@ -139,7 +139,7 @@ class Mqtt:
         if client is None:
             return None
         properties = None
-        if correlation is not None and client.protocol == _MQTT5:
+        if correlation is not None and client.attempt.protocol == _MQTT5:
             properties = _properties(PacketTypes.PUBLISH)
             properties.CorrelationData = correlation
         info = client.publish(topic, payload, qos=qos, retain=retain, properties=properties)
@@ -168,7 +168,7 @@ class Mqtt:
     def _one_session(self) -> None:
         """Connect, stay until the end; the other protocol follows where the first one is not understood."""
         for protocol in tuple(self._protocols):
-            attempt = _Attempt(self._inbox, self._topics)
+            attempt = _Attempt(self._inbox, self._topics, protocol)
             try:
                 client = self._make_client(protocol, attempt)
                 self._connect(client, protocol)
@@ -185,7 +185,7 @@ class Mqtt:
             if not other:
                 return
 
-    def _make_client(self, protocol: MQTTProtocolVersion, attempt: _Attempt) -> Client:
+    def _make_client(self, protocol: MQTTProtocolVersion, attempt: _Attempt) -> _Client:
         broker = self._broker
         client = _Client(
             CallbackAPIVersion.VERSION2,
@@ -226,7 +226,7 @@ class Mqtt:
         client.connect(self._broker.host, self._broker.port, keepalive=KEEPALIVE_S, properties=properties)
         client.loop_start()
 
-    def _stay(self, client: Client, protocol: MQTTProtocolVersion, attempt: _Attempt) -> bool:
+    def _stay(self, client: _Client, protocol: MQTTProtocolVersion, attempt: _Attempt) -> bool:
         """Wait for the end of the connection; True when the broker may understand the other protocol."""
         first = protocol == self._protocols[0]
         attempt.answered.wait(FIRST_CONNACK_TIMEOUT_S if first else CONNACK_TIMEOUT_S)
@@ -289,7 +289,7 @@ def _properties(kind: int) -> Any:
 class _Attempt:
     """One connection and what the client library says of it, on the library's thread."""
 
-    def __init__(self, inbox: Inbox, topics: list[str]) -> None:
+    def __init__(self, inbox: Inbox, topics: list[str], protocol: MQTTProtocolVersion) -> None:
         self.answered = threading.Event()
         self.over = threading.Event()
         self.accepted = False
@@ -297,6 +297,7 @@ class _Attempt:
         self.end_reason: str | None = None
         self.taken_over = False
         self._inbox, self._topics = inbox, topics
+        self.protocol = protocol
         self._connected = Connected(MAX_WINDOW, None)
         self._announced = False
         self._flooded = False
@@ -318,7 +319,7 @@ class _Attempt:
             window = min(MAX_WINDOW, getattr(properties, "ReceiveMaximum", MAX_WINDOW))
             self._connected = Connected(window, getattr(properties, "MaximumPacketSize", None))
             self.accepted = True
-            if client.protocol == _MQTT5:
+            if self.protocol == _MQTT5:
                 client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in self._topics])
             else:
                 client.subscribe([(topic, 1) for topic in self._topics])

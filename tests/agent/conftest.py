@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -75,6 +76,11 @@ class Mosquitto:
             self._process.kill() if kill else self._process.terminate()
             self._process.wait(10)
             self._process = None
+
+    def reload(self) -> None:
+        """Read the files of rights and passwords again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     @property
     def log(self) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pyasc.agent import apply, control, supervisor
+from pyasc.agent import apply, control, publisher, supervisor
 from pyasc.agent.settings import load_settings
 from pyasc.errors import PyascError
 
 apply.PROVE_TIMEOUT_S = 3.0
+publisher.HOLD_S = 1.0
 supervisor.HANG_TIMEOUT_S = 3.0
 try:
     control.run(load_settings(Path(sys.argv[1])), tuple(sys.argv[2:]) or control.ENGINE_COMMAND)

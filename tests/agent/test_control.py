@@ -484,6 +484,54 @@ def test_whole_way_with_mqtt_311(amqtt_port: int, make_operator: Any, make_agent
     assert_nothing_lost(events_of(operator))
 
 
+def test_broker_that_refuses_events_gets_them_when_it_takes_them(
+    make_broker: Any, make_operator: Any, make_agent: Any, until: Any, tmp_path: Path
+) -> None:
+    rights = tmp_path / "rights"
+    rights.write_text(f"topic readwrite #\ntopic deny {BASE}pipelines/gate/events\n")
+    rights.chmod(0o644)
+    running = make_broker(f"allow_anonymous true\nacl_file {rights}")
+    operator = make_operator(running.port)
+    agent = make_agent(running.url)
+    operator.wait(f"{BASE}status")
+    operator.publish(SET, document(1, gate=""))
+    refusal = operator.wait(f"{BASE}status", lambda status: status["state"] == "degraded")
+    assert "the broker does not take events: Not authorized" in refusal["reason"]
+    until(lambda: agent.status["spool"]["pending"] > 30, "events are kept")
+    assert events_of(operator) == []
+    rights.write_text("topic readwrite #\n")
+    running.reload()
+    operator.wait(f"{BASE}status", lambda status: status["state"] == "online", len(operator.messages))
+    until(lambda: agent.status["spool"]["pending"] < 5, "all are sent")
+    agent.stop()
+    assert_nothing_lost(events_of(operator))
+
+
+def test_what_stands_retained_at_the_broker_from_before(
+    make_agent: Any, broker: Any, operator: Any, make_operator: Any, until: Any
+) -> None:
+    operator.publish(f"{BASE}pipelines/old/status", {"state": "running"}, retain=True)
+    operator.publish(f"{BASE}cmd/reboot-engine", {"id": 1}, retain=True)
+    operator.publish(SET, document(1, gate="quiet"), retain=True)
+    agent = make_agent(broker.url)
+    operator.wait(f"{BASE}config", applied(1))
+    until(lambda: "retained command reboot-engine is not carried out" in agent.log, "the old command is left alone")
+    assert agent.status["engine"]["restarts"] == 0
+    until(lambda: operator.last(f"{BASE}pipelines/old/status") is None, "the state of a pipeline of before is cleared")
+    late = make_operator(broker.port)
+    late.wait(f"{BASE}pipelines/gate/status")
+    assert late.of(f"{BASE}pipelines/old/status") == []
+
+
+def test_late_will_of_an_earlier_connection_is_corrected(
+    agent: Agent, operator: Any, make_operator: Any, broker: Any
+) -> None:
+    since = len(operator.messages)
+    operator.publish(f"{BASE}status", {"state": "offline", "reason": "connection lost"}, retain=True)
+    operator.wait(f"{BASE}status", lambda status: status["state"] == "online", since)
+    assert make_operator(broker.port).wait(f"{BASE}status")["state"] == "online"
+
+
 def test_memory_of_the_control_process(agent: Agent, operator: Any) -> None:
     operator.publish(SET, document(1, gate=""))
     operator.wait(f"{BASE}config", applied(1))

@@ -29,7 +29,7 @@ PERSON = 0
 def _interpreter(asc: Path, threads: int) -> Any:
     from ai_edge_litert.interpreter import Interpreter
 
-    from pyasc.models.archive import open_archive
+    from pyasc.models.asc.archive import open_archive
 
     with open_archive(asc) as archive:
         variant = next(v for v in archive.manifest.variants if v.target == "cpu")
@@ -69,7 +69,7 @@ def plain_script(start: Callable[[], None], *, detector: Path, embedder: Path, f
     import numpy as np
     from deep_sort_realtime.deepsort_tracker import DeepSort
 
-    from pyasc.models.archive import open_archive
+    from pyasc.models.asc.archive import open_archive
 
     with open_archive(detector) as archive:
         head = archive.manifest.postprocess

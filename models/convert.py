@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from pyasc.errors import ConversionError, ModelFormatError, PyascError, UnsupportedOperatorError
-from pyasc.models.manifest import Manifest, Precision, Variant
+from pyasc.models.asc.manifest import Manifest, Precision, Variant
 
 if TYPE_CHECKING:
     import onnx
 
-    from pyasc.models.templates import Converted, Options
-    from pyasc.models.tflite import TfliteModel
+    from pyasc.models.conversion.templates import Converted, Options
+    from pyasc.models.tflite.writer import TfliteModel
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def convert(
         source: a `.pt` or `.pth` checkpoint of YOLOv5 or MobileNetV2, or the `.onnx` file of an appearance model.
         target: the `.asc` file, or a folder for it; without it, beside the source.
         precision: `fp32` or `fp16`, of the stored weights.
-        template: the family, where it shall not be recognised: one of `pyasc.models.templates.TEMPLATES`.
+        template: the family, where it shall not be recognised: one of `pyasc.models.conversion.templates.TEMPLATES`.
         image_size: side of the square input, or (height, width), in pixels; without it the family's own, 640 for YOLOv5.
         batch: pictures at a time.
         name: of the model; without it, the source's file name.
@@ -136,7 +136,7 @@ def prepare(
 
 def write(made: Conversion, path: Path) -> None:
     """Write a conversion as an `.asc` file, replacing what is there in one step."""
-    from pyasc.models.archive import write_archive
+    from pyasc.models.asc.archive import write_archive
 
     write_archive(path, made.manifest, made.graph, made.variants)
 
@@ -161,7 +161,7 @@ def target_path(source: str | os.PathLike[str], target: str | os.PathLike[str] |
 def _options(
     precision: str, template: str | None, image_size: int | tuple[int, int] | None, batch: int, name: str
 ) -> Options:
-    from pyasc.models.templates import TEMPLATES, Options
+    from pyasc.models.conversion.templates import TEMPLATES, Options
 
     if precision in ("int8", "auto"):
         raise ConversionError(f"precision {precision} is not available yet; choose fp32 or fp16")
@@ -174,9 +174,9 @@ def _options(
 
 
 def _read(source: Path, template: str | None, options: Options, report: Progress) -> Converted:
-    from pyasc.models.checkpoint import load_checkpoint
-    from pyasc.models.onnx_source import read_onnx
-    from pyasc.models.templates import from_checkpoint, from_onnx
+    from pyasc.models.conversion.checkpoint import load_checkpoint
+    from pyasc.models.conversion.onnx_source import read_onnx
+    from pyasc.models.conversion.templates import from_checkpoint, from_onnx
 
     if source.suffix.lower() == ".onnx":
         model = read_onnx(source, options.batch)
@@ -209,7 +209,7 @@ def _add_cpu_variant(converted: Converted) -> tuple[Manifest, dict[str, bytes], 
 
 def _to_tflite(model: onnx.ModelProto, precision: str) -> TfliteModel:
     try:
-        from pyasc.models.tflite import to_tflite
+        from pyasc.models.tflite.writer import to_tflite
     except ImportError as error:
         raise ConversionError(f"conversion needs {error.name}: pip install 'pyasc[convert]'") from error
     return to_tflite(model, "fp16" if precision == "fp16" else "fp32")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pyasc.errors import ModelFormatError
 from pyasc.hal.base import TensorInfo
-from pyasc.models.manifest import Yolov5Head
+from pyasc.models.asc.manifest import Yolov5Head
 from pyasc.models.nms import float32_at_most, nms
 
 # The reference gives suppression no more than this many candidates of a picture, those of the highest score.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyasc.hal.base import TensorInfo
-from pyasc.models.manifest import Preprocess
+from pyasc.models.asc.manifest import Preprocess
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyasc.errors import DeviceError, DeviceLostError, ModelFormatError
 from pyasc.hal.base import Device, DeviceInfo, Executable, Program, Resource, TensorInfo
 from pyasc.hal.registry import discover_devices, open_device
-from pyasc.models.archive import Archive
-from pyasc.models.plan import choose_form, make_plan
+from pyasc.models.asc.archive import Archive
+from pyasc.models.asc.plan import choose_form, make_plan
 from pyasc.models.preprocess import InputBuffer, Preprocessor
 
 if TYPE_CHECKING:

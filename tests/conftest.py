@@ -105,9 +105,9 @@ def make_spots(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     from onnx import TensorProto, helper, numpy_helper
 
     from pyasc.hal.base import TensorInfo
-    from pyasc.models.archive import write_archive
-    from pyasc.models.manifest import Manifest, Preprocess, Variant, Yolov5Head
-    from pyasc.models.tflite import to_tflite
+    from pyasc.models.asc.archive import write_archive
+    from pyasc.models.asc.manifest import Manifest, Preprocess, Variant, Yolov5Head
+    from pyasc.models.tflite.writer import to_tflite
 
     def make(shift: float = 0.0) -> Path:
         nodes, weights, outputs, infos = [], [], [], []

@@ -14,12 +14,12 @@ from pyasc.hal.base import DeviceInfo, Program
 from pyasc.hal.model_tables import compare_tables
 from pyasc.hal.onnx_check import check_onnx
 from pyasc.hal.registry import discover_devices, open_device
-from pyasc.models.archive import Archive, open_archive
-from pyasc.models.manifest import GRAPH_PATH
-from pyasc.models.manifest_json import manifest_values
+from pyasc.models.asc.archive import Archive, open_archive
+from pyasc.models.asc.manifest import GRAPH_PATH
+from pyasc.models.asc.manifest_json import manifest_values
+from pyasc.models.asc.onnx_summary import summarize_onnx
+from pyasc.models.asc.plan import Plan, make_plan
 from pyasc.models.model import load_model
-from pyasc.models.onnx_summary import summarize_onnx
-from pyasc.models.plan import Plan, make_plan
 from pyasc.models.session import resolve_device
 
 

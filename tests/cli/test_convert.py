@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyasc.models.archive import open_archive
+from pyasc.models.asc.archive import open_archive
 
 
 def pyasc(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

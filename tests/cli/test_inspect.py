@@ -19,10 +19,10 @@ import pytest
 from pyasc.errors import ModelFormatError
 from pyasc.hal.base import TensorInfo
 from pyasc.hal.registry import discover_devices, open_device
-from pyasc.models.archive import open_archive, write_archive
-from pyasc.models.manifest import ClassificationHead, EmbeddingHead, Manifest, Preprocess, Variant
+from pyasc.models.asc.archive import open_archive, write_archive
+from pyasc.models.asc.manifest import ClassificationHead, EmbeddingHead, Manifest, Preprocess, Variant
+from pyasc.models.asc.plan import choose_form
 from pyasc.models.model import load_model
-from pyasc.models.plan import choose_form
 
 VARIANT = "variants/hi3559/model.wk"
 NAME = "osnet [red]x0.25[/red] :smile:"

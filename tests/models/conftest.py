@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyasc.hal.base import TensorInfo
-from pyasc.models.archive import write_archive
-from pyasc.models.manifest import Manifest, Preprocess, Variant, Yolov5Head
+from pyasc.models.asc.archive import write_archive
+from pyasc.models.asc.manifest import Manifest, Preprocess, Variant, Yolov5Head
 
 STRIDES = (8, 16, 32)
 VARIANT = "variants/cpu/model.tflite"

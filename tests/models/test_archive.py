@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 
 from pyasc.errors import ModelFormatError
-from pyasc.models.archive import open_archive, write_archive
-from pyasc.models.asc_zip import write_zip
-from pyasc.models.manifest import Manifest
+from pyasc.models.asc.archive import open_archive, write_archive
+from pyasc.models.asc.container import write_zip
+from pyasc.models.asc.manifest import Manifest
 
 VARIANT = "variants/cpu/model.tflite"
 
@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_the_old_file(small_asc: Path, detector: Manifest) ->
     before = small_asc.read_bytes()
     code = (
         "import resource, signal, sys\n"
-        "from pyasc.models.archive import open_archive, write_archive\n"
+        "from pyasc.models.asc.archive import open_archive, write_archive\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "with open_archive(sys.argv[1]) as old: manifest = old.manifest\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyasc.errors import ModelFormatError
-from pyasc.models.archive import open_archive
-from pyasc.models.asc_zip import read_zip
+from pyasc.models.asc.archive import open_archive
+from pyasc.models.asc.container import read_zip
 
 VARIANT = "variants/cpu/model.tflite"
 LOCAL = ["magic", "needed", "flags", "method", "time", "date", "crc", "packed", "size", "name_length", "extra_length"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyasc.errors import ModelFormatError
 from pyasc.hal.base import TensorInfo
-from pyasc.models.manifest import (
+from pyasc.models.asc.manifest import (
     ClassificationHead,
     EmbeddingHead,
     Manifest,
@@ -21,7 +21,7 @@ from pyasc.models.manifest import (
     Variant,
     Yolov5Head,
 )
-from pyasc.models.manifest_json import MAX_MANIFEST_BYTES, dump_manifest, parse_manifest
+from pyasc.models.asc.manifest_json import MAX_MANIFEST_BYTES, dump_manifest, parse_manifest
 
 Change = Callable[[dict[str, Any]], Any]
 

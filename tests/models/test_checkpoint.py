@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from pyasc.errors import ConversionError, ModelFormatError
-from pyasc.models.checkpoint import load_checkpoint
-from pyasc.models.pickle_values import Record
-from pyasc.models.torch_values import Array, Tensor
+from pyasc.models.conversion.checkpoint import load_checkpoint
+from pyasc.models.conversion.pickle_values import Record
+from pyasc.models.conversion.torch_values import Array, Tensor
 
 VALUES = np.arange(12, dtype="<f4") / 4
 

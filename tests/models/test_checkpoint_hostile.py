@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyasc.errors import ModelFormatError, UnsafeCheckpointError
-from pyasc.models.checkpoint import load_checkpoint
+from pyasc.models.conversion.checkpoint import load_checkpoint
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 

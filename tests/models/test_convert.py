@@ -20,10 +20,10 @@ from onnx import TensorProto, helper, numpy_helper
 from pyasc.cli.convert import command
 from pyasc.convert import Torch2ASC
 from pyasc.errors import ConversionError, ModelFormatError, UnsafeCheckpointError
-from pyasc.models.archive import open_archive
+from pyasc.models.asc.archive import open_archive
+from pyasc.models.asc.manifest import EmbeddingHead
+from pyasc.models.conversion.templates import TEMPLATES
 from pyasc.models.convert import convert, prepare
-from pyasc.models.manifest import EmbeddingHead
-from pyasc.models.templates import TEMPLATES
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "mobilenetv2_embedding.json"
 

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 
 from pyasc.errors import ConversionError, ModelFormatError
+from pyasc.models.asc.manifest import Yolov5Head
 from pyasc.models.convert import Conversion, prepare
-from pyasc.models.manifest import Yolov5Head
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "demo_detections.json"
 DETECTORS = [

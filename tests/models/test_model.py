@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import pyasc
 from pyasc.errors import ConfigError, DeviceError, DeviceNotFoundError, ModelFormatError, StreamError
-from pyasc.models.archive import open_archive, write_archive
+from pyasc.models.asc.archive import open_archive, write_archive
 from pyasc.models.convert import convert
 from pyasc.models.model import ClassificationModel, DetectionModel, EmbeddingModel
 from pyasc.types import Detections
@@ -408,7 +408,7 @@ def classifier(path: Path, labels: tuple[str, ...]) -> Path:
     from onnx import TensorProto, helper, numpy_helper
 
     from pyasc.hal.base import TensorInfo
-    from pyasc.models.manifest import ClassificationHead, Manifest, Preprocess
+    from pyasc.models.asc.manifest import ClassificationHead, Manifest, Preprocess
 
     kernel = numpy_helper.from_array((np.eye(3) * 4).astype(np.float32)[:, :, None, None], "k")
     nodes = [

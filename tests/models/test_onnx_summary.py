@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from pyasc.errors import ModelFormatError
-from pyasc.models.onnx_summary import MAX_FIELDS, OnnxSummary, summarize_onnx
+from pyasc.models.asc.onnx_summary import MAX_FIELDS, OnnxSummary, summarize_onnx
 
 
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -8,8 +8,8 @@ import pytest
 
 from pyasc.errors import DeviceError
 from pyasc.hal.base import DeviceInfo
-from pyasc.models.manifest import Manifest
-from pyasc.models.plan import Form, choose_form, make_plan
+from pyasc.models.asc.manifest import Manifest
+from pyasc.models.asc.plan import Form, choose_form, make_plan
 
 CPU = DeviceInfo("cpu", "cpu", "cpu", "vendor", "model", "driver", ("fp32",))
 MLU = DeviceInfo("mlu220:1", "mlu220", "npu", "vendor", "model", "driver", ("fp16", "int8"))

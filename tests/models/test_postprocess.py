@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pyasc.errors import ModelFormatError
 from pyasc.hal.base import TensorInfo
-from pyasc.models.manifest import Yolov5Head
+from pyasc.models.asc.manifest import Yolov5Head
 from pyasc.models.nms import nms
 from pyasc.models.postprocess import Boxes, Thresholds, Yolov5Decoder, embeddings, probabilities
 

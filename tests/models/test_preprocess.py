@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pyasc.hal.base import TensorInfo
+from pyasc.models.asc.manifest import Preprocess
 from pyasc.models.image import read_image
-from pyasc.models.manifest import Preprocess
 from pyasc.models.preprocess import Preprocessor, letterbox, place
 
 GREY = 114

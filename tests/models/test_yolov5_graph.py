@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyasc.errors import ConversionError
-from pyasc.models.checkpoint import load_checkpoint
-from pyasc.models.onnx_builder import OnnxBuilder
-from pyasc.models.pickle_values import Name, Record
-from pyasc.models.templates import Converted, Options, from_checkpoint
-from pyasc.models.torch_modules import Module
-from pyasc.models.torch_values import Storage, Tensor
-from pyasc.models.yolov5_layers import Layers
+from pyasc.models.conversion.checkpoint import load_checkpoint
+from pyasc.models.conversion.onnx_builder import OnnxBuilder
+from pyasc.models.conversion.pickle_values import Name, Record
+from pyasc.models.conversion.templates import Converted, Options, from_checkpoint
+from pyasc.models.conversion.torch_modules import Module
+from pyasc.models.conversion.torch_values import Storage, Tensor
+from pyasc.models.conversion.yolov5_layers import Layers
 
 DEMO = Path(__file__).resolve().parents[2] / "demo"
 

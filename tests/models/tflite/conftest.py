@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from pyasc.hal.tflite_check import check_tflite
-from pyasc.models.tflite import TfliteModel, to_tflite
+from pyasc.models.tflite.writer import TfliteModel, to_tflite
 
 Array = NDArray[Any]
 Runner = Callable[[TfliteModel, Mapping[str, Array]], list[Array]]

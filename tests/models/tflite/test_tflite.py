@@ -22,7 +22,7 @@ from onnx import helper
 from pyasc.errors import ConversionError, PyascError, UnsupportedOperatorError
 from pyasc.hal.base import TensorInfo
 from pyasc.models.convert import prepare
-from pyasc.models.tflite import to_tflite
+from pyasc.models.tflite.writer import to_tflite
 
 RNG = np.random.default_rng(5)
 
@@ -249,7 +249,7 @@ def test_the_same_model_gives_the_same_bytes_in_every_process(small, tmp_path):
     path = tmp_path / "small.onnx"
     onnx.save(small, path)
     program = (
-        "import hashlib, onnx, sys; from pyasc.models.tflite import to_tflite; "
+        "import hashlib, onnx, sys; from pyasc.models.tflite.writer import to_tflite; "
         "print(hashlib.sha256(to_tflite(onnx.load(sys.argv[1]), 'fp16').data).hexdigest())"
     )
     command = [sys.executable, "-c", program, str(path)]

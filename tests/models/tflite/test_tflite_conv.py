@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from pyasc.errors import UnsupportedOperatorError
-from pyasc.models.tflite import to_tflite
+from pyasc.models.tflite.writer import to_tflite
 
 RNG = np.random.default_rng(7)
 # The fixtures hold no state between examples.

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from pyasc.errors import UnsupportedOperatorError
-from pyasc.models.tflite import to_tflite
+from pyasc.models.tflite.writer import to_tflite
 
 RNG = np.random.default_rng(11)
 SHAPES = [(2, 3), (2, 3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 2), (2, 3, 4, 2, 2, 2)]

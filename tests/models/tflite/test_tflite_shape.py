@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from pyasc.errors import UnsupportedOperatorError
-from pyasc.models.tflite import to_tflite
-from pyasc.models.tflite_layout import identity, physical, reshaped, transposed
+from pyasc.models.tflite.layout import identity, physical, reshaped, transposed
+from pyasc.models.tflite.writer import to_tflite
 
 EXAMPLES = settings(
     max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from pyasc.hal.base import TensorInfo
-from pyasc.models.asc_zip import MAX_ENTRIES, is_safe_name
-from pyasc.models.json_reader import Node, parse_json
-from pyasc.models.manifest import (
+from pyasc.models.asc.container import MAX_ENTRIES, is_safe_name
+from pyasc.models.asc.json_reader import Node, parse_json
+from pyasc.models.asc.manifest import (
     FORMAT_VERSION,
     GRAPH_PATH,
     ClassificationHead,
@@ -26,7 +26,7 @@ from pyasc.models.manifest import (
     Variant,
     Yolov5Head,
 )
-from pyasc.models.manifest_rules import check_consistency
+from pyasc.models.asc.manifest_rules import check_consistency
 
 MANIFEST_PATH = "manifest.json"
 MAX_MANIFEST_BYTES = 2 << 20

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pyasc.models.tflite_graph import Node, Shape
-from pyasc.models.tflite_lowering import Lowering, refuse
+from pyasc.models.tflite.graph import Node, Shape
+from pyasc.models.tflite.lowering import Lowering, refuse
 
 _MAX_RUNS = 4
 # From this many axes on a broadcast needs this version of the operator; the others have had it from the start.

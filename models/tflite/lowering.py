@@ -11,9 +11,9 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from pyasc.errors import UnsupportedOperatorError
-from pyasc.models.tflite_file import TfliteFile
-from pyasc.models.tflite_graph import Graph, Node, Shape
-from pyasc.models.tflite_layout import (
+from pyasc.models.tflite.file import TfliteFile
+from pyasc.models.tflite.graph import Graph, Node, Shape
+from pyasc.models.tflite.layout import (
     Order,
     default_order,
     identity,
@@ -26,7 +26,7 @@ from pyasc.models.tflite_layout import (
 Precision = Literal["fp32", "fp16"]
 
 
-# How many axes the kernels of both engines take; for broadcasts see tflite_broadcast.
+# How many axes the kernels of both engines take; for broadcasts see `broadcast`.
 _MAX_RANK = 6
 _MAX_RANKS = dict.fromkeys(("SLICE", "STRIDED_SLICE", "PAD", "PADV2", "BATCH_MATMUL"), 5)
 

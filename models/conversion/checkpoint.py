@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from pyasc.errors import ModelFormatError, UnsafeCheckpointError
-from pyasc.models.checkpoint_zip import TorchZip
-from pyasc.models.file_kind import describe
-from pyasc.models.pickle_reader import read_pickle
-from pyasc.models.pickle_values import Rules
-from pyasc.models.torch_values import STORAGE_DTYPES, Storage, rules
+from pyasc.models.conversion.checkpoint_zip import TorchZip
+from pyasc.models.conversion.file_kind import describe
+from pyasc.models.conversion.pickle_reader import read_pickle
+from pyasc.models.conversion.pickle_values import Rules
+from pyasc.models.conversion.torch_values import STORAGE_DTYPES, Storage, rules
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001

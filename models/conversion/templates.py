@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ConversionError
 from pyasc.hal.base import TensorInfo
-from pyasc.models.manifest import (
+from pyasc.models.asc.manifest import (
     ClassificationHead,
     EmbeddingHead,
     Manifest,
@@ -15,9 +15,9 @@ from pyasc.models.manifest import (
     Precision,
     Preprocess,
 )
-from pyasc.models.mobilenetv2_graph import build_mobilenetv2, is_mobilenetv2
-from pyasc.models.onnx_source import parameter_count, store_half, tensor_infos
-from pyasc.models.yolov5_graph import build_yolov5, find_network
+from pyasc.models.conversion.mobilenetv2_graph import build_mobilenetv2, is_mobilenetv2
+from pyasc.models.conversion.onnx_source import parameter_count, store_half, tensor_infos
+from pyasc.models.conversion.yolov5_graph import build_yolov5, find_network
 
 if TYPE_CHECKING:
     import onnx

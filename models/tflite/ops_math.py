@@ -9,11 +9,11 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
-from pyasc.models.tflite_broadcast import write_broadcast
-from pyasc.models.tflite_fuse import clip_range, normalization
-from pyasc.models.tflite_graph import Node, Shape
-from pyasc.models.tflite_layout import Order, identity, physical
-from pyasc.models.tflite_lowering import Lowering, activation_code, refuse
+from pyasc.models.tflite.broadcast import write_broadcast
+from pyasc.models.tflite.fuse import clip_range, normalization
+from pyasc.models.tflite.graph import Node, Shape
+from pyasc.models.tflite.layout import Order, identity, physical
+from pyasc.models.tflite.lowering import Lowering, activation_code, refuse
 
 _UNARY: dict[str, tuple[str, Callable[[], Any] | None]] = {
     "Sigmoid": ("LOGISTIC", None),

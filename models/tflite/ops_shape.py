@@ -10,10 +10,10 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
-from pyasc.models.tflite_graph import Node
-from pyasc.models.tflite_layout import NHWC, physical, transposed
-from pyasc.models.tflite_lowering import Lowering, refuse
-from pyasc.models.tflite_ops_conv import cut
+from pyasc.models.tflite.graph import Node
+from pyasc.models.tflite.layout import NHWC, physical, transposed
+from pyasc.models.tflite.lowering import Lowering, refuse
+from pyasc.models.tflite.ops_conv import cut
 
 # XNNPACK runs an even SPLIT into at most this many parts; SLICE has no such limit.
 _SPLIT_PARTS = 4

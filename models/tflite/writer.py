@@ -1,7 +1,7 @@
 """From ONNX to `.tflite`, without TensorFlow.
 
-A graph is read and simplified (`tflite_graph`, `tflite_fuse`), lowered operator by operator (`tflite_lowering`, `tflite_ops_*`)
-with the axis order of every value tracked (`tflite_layout`), and written (`tflite_file`).
+A graph is read and simplified (`graph`, `fuse`), lowered operator by operator (`lowering`, `ops_*`)
+with the axis order of every value tracked (`layout`), and written (`file`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 import onnx
 
 from pyasc.hal.base import TensorInfo
-from pyasc.models import tflite_ops_conv, tflite_ops_math, tflite_ops_shape
-from pyasc.models.tflite_fuse import fuse
-from pyasc.models.tflite_graph import Node, read_graph
-from pyasc.models.tflite_lowering import Lowering, Precision
+from pyasc.models.tflite import ops_conv, ops_math, ops_shape
+from pyasc.models.tflite.fuse import fuse
+from pyasc.models.tflite.graph import Node, read_graph
+from pyasc.models.tflite.lowering import Lowering, Precision
 
 _OPERATORS: dict[str, Callable[[Lowering, Node], None]] = {
-    **tflite_ops_conv.OPERATORS,
-    **tflite_ops_math.OPERATORS,
-    **tflite_ops_shape.OPERATORS,
+    **ops_conv.OPERATORS,
+    **ops_math.OPERATORS,
+    **ops_shape.OPERATORS,
 }
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from pyasc.errors import ConversionError, ModelFormatError
 from pyasc.hal.base import TensorInfo
-from pyasc.models.file_kind import describe
-from pyasc.models.onnx_builder import load_onnx
-from pyasc.models.pickle_values import shown
+from pyasc.models.conversion.file_kind import describe
+from pyasc.models.conversion.onnx_builder import load_onnx
+from pyasc.models.conversion.pickle_values import shown
 
 if TYPE_CHECKING:
     import onnx

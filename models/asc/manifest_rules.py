@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 
 from pyasc.hal.base import TensorInfo
-from pyasc.models.json_reader import Node
-from pyasc.models.manifest import ClassificationHead, EmbeddingHead, Manifest, Preprocess, Variant, Yolov5Head
+from pyasc.models.asc.json_reader import Node
+from pyasc.models.asc.manifest import ClassificationHead, EmbeddingHead, Manifest, Preprocess, Variant, Yolov5Head
 
 _TASK_OF_HEAD = {"yolov5": "detect", "embedding": "embed", "classification": "classify"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyasc.models.tflite_graph import Graph, Node
+from pyasc.models.tflite.graph import Graph, Node
 
 _TAKES_ACTIVATION = {"Conv", "Gemm", "Add", "Sub", "Mul", "Div"}
 _CLIPS = {(0.0, 6.0): "RELU6", (0.0, np.inf): "RELU", (-1.0, 1.0): "RELU_N1_TO_1"}

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyasc.errors import ConversionError
-from pyasc.models.manifest import Precision
-from pyasc.models.onnx_builder import OnnxBuilder, Value
-from pyasc.models.torch_values import Tensor
+from pyasc.models.asc.manifest import Precision
+from pyasc.models.conversion.onnx_builder import OnnxBuilder, Value
+from pyasc.models.conversion.torch_values import Tensor
 
 # Stride of the first block and number of blocks of each row of the table.
 _ROWS = ((1, 1), (2, 2), (2, 3), (2, 4), (1, 3), (2, 3), (1, 1))

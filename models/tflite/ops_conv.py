@@ -9,9 +9,9 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
-from pyasc.models.tflite_graph import Node
-from pyasc.models.tflite_layout import NHWC, physical
-from pyasc.models.tflite_lowering import Lowering, activation_code, refuse
+from pyasc.models.tflite.graph import Node
+from pyasc.models.tflite.layout import NHWC, physical
+from pyasc.models.tflite.lowering import Lowering, activation_code, refuse
 
 _LOWEST = float(np.finfo(np.float32).min)
 

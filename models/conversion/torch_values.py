@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyasc.errors import ModelFormatError, UnsafeCheckpointError
-from pyasc.models.pickle_values import Call, Name, Rules, checked_key
+from pyasc.models.conversion.pickle_values import Call, Name, Rules, checked_key
 
 _MAX_AXES = 16
 _MAX_ARRAY_ELEMENTS = 1 << 28

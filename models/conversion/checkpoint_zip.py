@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from pyasc.errors import ModelFormatError
-from pyasc.models.pickle_reader import MAX_PICKLE_BYTES
-from pyasc.models.torch_values import STORAGE_DTYPES, Storage
+from pyasc.models.conversion.pickle_reader import MAX_PICKLE_BYTES
+from pyasc.models.conversion.torch_values import STORAGE_DTYPES, Storage
 
 _MAX_ENTRIES = 100_000
 # `zipfile` reads the directory at once and makes an object of each entry, ten times its size.

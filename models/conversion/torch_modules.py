@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyasc.errors import ConversionError
-from pyasc.models.pickle_values import Record, shown
-from pyasc.models.torch_values import Tensor
+from pyasc.models.conversion.pickle_values import Record, shown
+from pyasc.models.conversion.torch_values import Tensor
 
 # What float32 can hold; larger settings are damage.
 _MAX_NUMBER = 3e38

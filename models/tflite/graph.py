@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from pyasc.errors import ConversionError, UnsupportedOperatorError
-from pyasc.models.tflite_fold import Folder, first_line, known_shape, label, node_name
+from pyasc.models.tflite.fold import Folder, first_line, known_shape, label, node_name
 
 Shape = tuple[int, ...]
 

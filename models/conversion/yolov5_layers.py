@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyasc.errors import ConversionError
-from pyasc.models.onnx_builder import OnnxBuilder, Value
-from pyasc.models.torch_modules import Module
+from pyasc.models.conversion.onnx_builder import OnnxBuilder, Value
+from pyasc.models.conversion.torch_modules import Module
 
 _MAX_DEPTH = 12
 _MAX_SIDE = 1024

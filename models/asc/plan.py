@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyasc.errors import DeviceError
 from pyasc.hal.base import DeviceInfo, TensorInfo
-from pyasc.models.manifest import GRAPH_PATH, Manifest
+from pyasc.models.asc.manifest import GRAPH_PATH, Manifest
 
 
 @dataclass(frozen=True, slots=True)

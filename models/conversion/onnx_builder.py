@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyasc.errors import ConversionError
-from pyasc.models.manifest import Precision
+from pyasc.models.asc.manifest import Precision
 
 if TYPE_CHECKING:
     import onnx

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ConversionError
-from pyasc.models.manifest import Precision, Yolov5Head
-from pyasc.models.onnx_builder import OnnxBuilder, Value
-from pyasc.models.pickle_values import Record
-from pyasc.models.torch_modules import Module, text_of
-from pyasc.models.yolov5_layers import Layers, family_name
+from pyasc.models.asc.manifest import Precision, Yolov5Head
+from pyasc.models.conversion.onnx_builder import OnnxBuilder, Value
+from pyasc.models.conversion.pickle_values import Record
+from pyasc.models.conversion.torch_modules import Module, text_of
+from pyasc.models.conversion.yolov5_layers import Layers, family_name
 
 if TYPE_CHECKING:
     import onnx

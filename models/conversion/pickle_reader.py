@@ -14,7 +14,7 @@ from collections.abc import Callable, Sized
 from typing import Any
 
 from pyasc.errors import ModelFormatError, UnsafeCheckpointError
-from pyasc.models.pickle_values import Name, Record, Rules, checked_key, shown
+from pyasc.models.conversion.pickle_values import Name, Record, Rules, checked_key, shown
 
 MAX_PICKLE_BYTES = 64 << 20
 MAX_OPCODES = 8_000_000

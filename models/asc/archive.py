@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pyasc.errors import ModelFormatError
-from pyasc.models.asc_zip import Entry, read_exactly, read_zip, write_zip
-from pyasc.models.manifest import GRAPH_PATH, Manifest
-from pyasc.models.manifest_json import MANIFEST_PATH, MAX_MANIFEST_BYTES, dump_manifest, parse_manifest
+from pyasc.models.asc.container import Entry, read_exactly, read_zip, write_zip
+from pyasc.models.asc.manifest import GRAPH_PATH, Manifest
+from pyasc.models.asc.manifest_json import MANIFEST_PATH, MAX_MANIFEST_BYTES, dump_manifest, parse_manifest
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,0 +1,1 @@
+"""The `.asc` file: archive, manifest, and which part of it a device takes."""

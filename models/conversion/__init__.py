@@ -1,0 +1,1 @@
+"""From what people bring to an ONNX graph: checkpoints read without running them, and ONNX files."""

@@ -1,0 +1,1 @@
+"""`.tflite` files written from ONNX graphs."""

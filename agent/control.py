@@ -19,6 +19,7 @@ from pyasc import __version__
 from pyasc.agent.apply import Applier
 from pyasc.agent.clock import rfc3339
 from pyasc.agent.commands import Commands, Engine
+from pyasc.agent.document import parse_json
 from pyasc.agent.files import FolderLock
 from pyasc.agent.inbox import Inbox
 from pyasc.agent.logs import RecentLog, set_up_logging
@@ -32,6 +33,7 @@ from pyasc.agent.status_file import write_status
 from pyasc.agent.store import Store
 from pyasc.agent.supervisor import ENGINE_COMMAND, EngineGone, EngineUp, FromEngine, Supervisor
 from pyasc.agent.telemetry import BoxFigures, rss_of
+from pyasc.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ def run(settings: Settings, engine_command: tuple[str, ...] = ENGINE_COMMAND) ->
         engine_command: starts the engine; `--fd N` and `--spool PATH` are added.
 
     Raises:
-        PyascError: another agent uses the state folder, or the spool cannot be used.
+        PyascError: another agent uses the state folder.
         OSError: the state folder cannot be written.
     """
     settings.state_dir.mkdir(parents=True, exist_ok=True)
@@ -98,6 +100,7 @@ class Control:
         self._ready = False
         self._malformed = 0
         self._refused_topics: list[str] = []
+        self._rival: Any = None  # the boot of another agent that publishes as this box
 
     # --- the loop
 
@@ -232,23 +235,24 @@ class Control:
         elif topic.startswith("cmd/"):
             self._commands.handle(item)
         elif topic == "status":
-            self._own_status_seen(item.payload)
+            self._own_status_seen(item.payload, item.retained)
         elif topic.startswith("pipelines/") and item.retained and item.payload:
             name = topic.split("/")[1]
             if name not in self._applier.pipelines:
                 self._publisher.show(topic, None)  # of a pipeline that was taken out while the box was away
 
-    def _own_status_seen(self, payload: bytes) -> None:
+    def _own_status_seen(self, payload: bytes, retained: bool) -> None:
         """The will of an earlier connection of this box may come after its new birth message: say again how it is."""
         try:
-            seen = json.loads(payload)
-        except ValueError:
-            seen = None
-        if not isinstance(seen, dict) or seen.get("state") == "offline":
+            seen = parse_json(payload)
+        except ConfigError:
+            return
+        boot = seen.get("boot") if isinstance(seen, dict) else None
+        if isinstance(seen, dict) and seen.get("state") == "offline":
             self._publisher.show_again("status")
-        elif seen.get("boot") != self._boot and seen.get("state") in ("online", "degraded"):
-            # Retained from before, or from another agent of the same name.
-            self._publisher.show_again("status")
+        elif boot != self._boot and not retained and boot != self._rival:
+            self._rival = boot
+            _log.error("another agent publishes as box %s: %s", self._settings.box, mask(str(seen))[:200])
 
     # --- from the engine
 
@@ -268,20 +272,23 @@ class Control:
             self._recent.keep(str(message["level"]), str(message["logger"]), str(message["message"]))
 
     def _batch(self, message: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-        """The pipeline and the events of a message, without those that the spool could not hold or nobody could read."""
+        """The pipeline and the events of a message; no events where it makes no sense."""
         name, events = message.get("pipeline"), message.get("events")
-        events = events if isinstance(events, list) and isinstance(name, str) and _NAME.fullmatch(name) else []
-        sound = [event for event in events if _is_event(event)]
-        if not events or len(sound) < len(events):
-            self._malformed += 1
-            _log.error("a message of the engine has no events, or some that are malformed")
-        return str(name), sound
+        if isinstance(events, list) and isinstance(name, str) and _NAME.fullmatch(name):
+            return name, events
+        self._complain(1)
+        return str(name), []
 
     def _store_events(self, batches: list[tuple[str, list[dict[str, Any]]]], last_ack: int) -> None:
         if batches:
-            self._spool.append(batches)
+            self._complain(self._spool.append(batches))
         if last_ack:
             self._supervisor.send("ack", n=last_ack)
+
+    def _complain(self, malformed: int) -> None:
+        if malformed:
+            self._malformed += malformed
+            _log.error("%d events or messages of the engine are malformed", malformed)
 
     def _pipeline_status(self, message: dict[str, Any]) -> None:
         name = str(message["pipeline"])
@@ -402,16 +409,3 @@ class Control:
         if content != self._written_status:
             self._written_status = content
             write_status(self._settings.state_dir, content)
-
-
-def _is_event(event: object) -> bool:
-    if not isinstance(event, dict) or not isinstance(event.get("id"), str) or not isinstance(event.get("type"), str):
-        return False
-    track = event.get("track")
-    if not (track is None or (type(track) is int and abs(track) < 2**63)) or not isinstance(event.get("zone", ""), str):
-        return False
-    try:
-        json.dumps(event, allow_nan=False)
-    except ValueError:
-        return False
-    return True

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pyasc.agent.clock import rfc3339
-from pyasc.errors import PyascError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -45,14 +44,6 @@ _CLOCK_IS_SET = 1_700_000_000.0
 _RECENT_IDS = 4096
 _WAITING_EVENTS = 10_000
 _VACUUM_AFTER_EVENTS = 2000
-# SQLite's words for faults that are not the file's (Python 3.10 does not give the codes).
-_OUTER_FAULTS = (
-    "unable to open",
-    "attempt to write a readonly",
-    "disk I/O",
-    "database or disk is full",
-    "database is locked",
-)
 
 Batch = tuple[str, Sequence[dict[str, Any]]]
 
@@ -86,8 +77,9 @@ class Spool:
     def __init__(self, path: Path, limits: SpoolLimits | None = None) -> None:
         """Open or make the file.
 
+        A file that cannot be opened now, such as on a full disk, is tried again; `fault` says why.
+
         Raises:
-            PyascError: the folder or the file cannot be written, or another process has it.
             OSError: the folder cannot be made.
         """
         self._path = path
@@ -97,26 +89,30 @@ class Spool:
         self._removed_since_vacuum = 0
         self._first_seq = self._count = self._bytes = self._stored_dropped = 0
         self._dropping = False
+        self._connection: sqlite3.Connection | None = None
+        self._rescued: dict[str, int] | None = {}  # sequences for a new file; None: they could not be read
         self.fault: str | None = None
         self.damaged = 0
         self.dropped = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._open()
-        except sqlite3.DatabaseError as error:
-            if str(error).startswith(_OUTER_FAULTS):
-                raise PyascError(f"the spool {path} cannot be used: {error}") from error
-            self._begin_anew(error)
+        self._guard(self._opened, None)
 
-    def append(self, batches: Iterable[Batch]) -> None:
+    def append(self, batches: Iterable[Batch]) -> int:
         """Store events, each batch with its pipeline's name, in one transaction; each gets the next `seq` of its pipeline.
+
+        An event needs `id` and `type`, its `track` is a number, all of it is JSON. Others are left out; returns how many.
 
         An event whose id is stored, or was among the last few thousand, is left out. `enter` opens a track (or its stay in a zone),
         `leave` closes it. When the disk takes nothing, the events wait in memory and `fault` says why.
         """
-        self._waiting.extend(batches)
+        refused = 0
+        for pipeline, events in batches:
+            sound = [event for event in events if _is_sound(event)]
+            self._waiting.append((pipeline, sound))
+            refused += len(events) - len(sound)
         if self._waiting:
             self._flush()
+        return refused
 
     def retry(self) -> None:
         """Write what waits in memory, if anything does, and see whether a fault of the disk is over."""
@@ -170,9 +166,10 @@ class Spool:
     def close(self) -> None:
         """Write what waits and close the file; a second call does nothing."""
         self.retry()
-        with contextlib.suppress(sqlite3.Error):
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._db.close()
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._close()
 
     # --- writing
 
@@ -182,15 +179,11 @@ class Spool:
             part = list(itertools.islice(self._waiting, 256))
             try:
                 self._write(part)
-            except sqlite3.OperationalError as error:
-                if self.fault is None:
-                    _log.error("events wait in memory: %s: %s", self._path, error)
-                self.fault = str(error)
+            except sqlite3.DatabaseError as error:
+                if self._mended(error):
+                    continue
                 self._bound_waiting()
                 return
-            except sqlite3.DatabaseError as error:
-                self._repair(error)
-                continue
             for _ in part:
                 self._waiting.popleft()
             if self.fault is not None:
@@ -294,60 +287,94 @@ class Spool:
         """Do it; when the file is damaged begin a new one, when the disk fails say so; both give `otherwise`."""
         try:
             return action()
-        except sqlite3.OperationalError as error:
-            if self.fault is None:
-                _log.error("spool: %s: %s", self._path, error)
-            self.fault = str(error)
         except sqlite3.DatabaseError as error:
-            self._repair(error)
+            self._mended(error)
         return otherwise
 
-    def _open(self, first_seq: int = 0) -> None:
-        self._db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0, check_same_thread=True)
-        try:
-            if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA journal_size_limit = 4194304")
-            if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                self._db.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
-                self._db.execute("INSERT INTO counter VALUES ('first_seq', ?)", (first_seq,))
-            check = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if check != "ok":
-                raise sqlite3.DatabaseError(check)
-            counters = dict(self._db.execute("SELECT name, value FROM counter").fetchall())
-            counted = self._db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM event").fetchone()
-        except BaseException:
-            self._db.close()
-            raise
-        self._first_seq = int(counters["first_seq"])
-        self.dropped = self._stored_dropped = int(counters.get("dropped", 0)) + self.dropped
-        self._count, self._bytes = (int(number) for number in counted)
-        self._dropping = False
-
-    def _repair(self, error: sqlite3.DatabaseError) -> None:
-        """Begin anew for a damaged file; a mistake of ours, such as a value of the wrong type, is none of the file's."""
+    def _mended(self, error: sqlite3.DatabaseError) -> bool:
+        """True after a damaged file was put aside; False for a fault of the disk, which may pass. Our own mistakes are raised."""
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.DataError | sqlite3.NotSupportedError):
             raise error
+        if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):
+            if self.fault is None:
+                _log.error("events wait in memory: %s: %s", self._path, error)
+            self.fault = str(error)
+            return False
         self._begin_anew(error)
+        return True
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        return self._connection or self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
+        try:
+            new = db.execute("PRAGMA user_version").fetchone()[0] == 0
+            if new:
+                db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("PRAGMA journal_size_limit = 4194304")
+            if new:
+                self._make_tables(db)
+            check = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if check != "ok":
+                raise sqlite3.DatabaseError(check)
+            counters = dict(db.execute("SELECT name, value FROM counter").fetchall())
+            counted = db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM event").fetchone()
+        except BaseException:
+            db.close()
+            raise
+        self._first_seq = int(counters.get("first_seq", 0))
+        # What was dropped and could not be written down yet is added.
+        self.dropped += int(counters.get("dropped", 0)) - self._stored_dropped
+        self._stored_dropped = int(counters.get("dropped", 0))
+        self._count, self._bytes = (int(number) for number in counted)
+        self._connection = db
+        return db
+
+    def _make_tables(self, db: sqlite3.Connection) -> None:
+        """All in one transaction: a new file is whole or empty."""
+        first_seq = int(time.time()) if self._rescued is None else 0
+        db.execute("BEGIN IMMEDIATE")
+        for statement in _TABLES.split(";"):
+            db.execute(statement)
+        db.execute("INSERT INTO counter VALUES ('first_seq', ?)", (first_seq,))
+        db.executemany("INSERT INTO sequence VALUES (?, ?)", (self._rescued or {}).items())
+        db.execute("COMMIT")
 
     def _begin_anew(self, error: sqlite3.DatabaseError) -> None:
         """Move a damaged file aside and begin a new one, with as much of the sequences as can be read."""
-        with contextlib.suppress(sqlite3.Error, AttributeError):
-            self._db.close()
-        sequences = _rescue(self._path)
+        self._close()
+        self._rescued = _rescue(self._path)
         aside = self._path.with_name(f"{self._path.name}.damaged")
         for suffix in ("", "-wal", "-shm"):
             part = self._path.with_name(self._path.name + suffix)
             with contextlib.suppress(FileNotFoundError):
                 part.replace(aside.with_name(aside.name + suffix))
         self.damaged += 1
+        self._count = self._bytes = self._stored_dropped = 0
         _log.error("the spool was damaged (%s): moved to %s, begun anew", error, aside)
-        self._open(first_seq=int(time.time()) if sequences is None else 0)
-        if sequences:
-            with self._transaction():
-                self._db.executemany("INSERT OR REPLACE INTO sequence VALUES (?, ?)", sequences.items())
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+
+def _is_sound(event: object) -> bool:
+    if not isinstance(event, dict) or not isinstance(event.get("id"), str) or not isinstance(event.get("type"), str):
+        return False
+    track = event.get("track")
+    if not (track is None or (type(track) is int and abs(track) < 2**63)) or not isinstance(event.get("zone", ""), str):
+        return False
+    try:
+        json.dumps(event, allow_nan=False)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _payload(event: dict[str, Any], seq: int) -> bytes:

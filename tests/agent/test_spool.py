@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from pyasc.agent.clock import rfc3339
 from pyasc.agent.spool import Spool, SpoolLimits
-from pyasc.errors import PyascError
 
 
 def event(kind: str = "cross", track: int = 1, **more: Any) -> dict[str, Any]:
@@ -333,8 +332,36 @@ def test_file_shrinks_when_the_backlog_is_gone(path: Path) -> None:
     spool.close()
 
 
-def test_unusable_folder_is_one_clear_error(tmp_path: Path) -> None:
-    folder = tmp_path / "spool.db"
-    folder.mkdir()
-    with pytest.raises(PyascError, match="cannot be used: unable to open"):
-        Spool(folder)
+def test_file_that_cannot_be_opened_now_is_tried_again(path: Path) -> None:
+    path.mkdir(parents=True)
+    spool = Spool(path)
+    spool.append([("gate", [event(track=1)])])
+    assert spool.summary()["pending"] == 1
+    assert "unable to open" in str(spool.fault)
+    assert spool.read(0, 10) == []
+    path.rmdir()
+    spool.retry()
+    assert spool.fault is None
+    assert [(e["track"], e["seq"]) for e in stored(spool)] == [(1, 1)]
+    spool.close()
+    spool.close()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        5,
+        {},
+        {"id": 1, "type": "x"},
+        {"id": "a"},
+        {"id": "a", "type": "enter", "track": []},
+        {"id": "a", "type": "x", "track": 2**70},
+        {"id": "a", "type": "x", "zone": 3},
+        {"id": "a", "type": "x", "score": float("nan")},
+        {"id": "a", "type": "x", "more": {1}},
+    ],
+)
+def test_malformed_event_is_left_out_alone(spool: Spool, bad: Any) -> None:
+    assert spool.append([("gate", [event(track=1), bad]), ("gate", [event(track=2)])]) == 1
+    assert [e["track"] for e in stored(spool)] == [1, 2]
+    assert spool.damaged == 0

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyasc.agent.config import check_version, digest, parse_document, validate
+from pyasc.agent.config import MAX_FAULTS, check_version, digest, parse_document, validate
+from pyasc.agent.masking import mask
 from pyasc.agent.store import Refused, Store, Stored
 from pyasc.errors import ConfigError, ConfigFault
 
@@ -123,14 +124,13 @@ class Applier:
             self._advance()
 
     def engine_up(self) -> None:
-        """The engine takes messages: give it the stored configuration."""
+        """The engine takes messages: give it the newest document, else the stored configuration.
+
+        A newer one goes first: it may be the remedy for one that ends the engine again and again.
+        """
         self._engine_up = True
         self._states.clear()
-        if self.current is not None:
-            self._begin(self.current, again=True)
-        else:
-            self.settled = True
-            self._advance()
+        self._advance()
 
     def engine_gone(self, how: str) -> None:
         """The engine has ended."""
@@ -186,8 +186,14 @@ class Applier:
     # --- the steps
 
     def _advance(self) -> None:
-        """Begin with the newest document as soon as the engine can take it."""
-        if self._next is None or not self._engine_up:
+        """Begin with the newest document as soon as the engine can take it, else with what it has not been given yet."""
+        if not self._engine_up:
+            return
+        if self._next is None:
+            if self.current is None:
+                self.settled = True
+            elif self._trial is None and not self.settled:
+                self._begin(self.current, again=True)
             return
         if self._trial is not None:
             if self._trial.step != "prove":
@@ -263,7 +269,7 @@ class Applier:
             self._trial = None
             self.settled = True
             # Restoring it changes nothing of what was last said, such as that a later one was rolled back.
-            if self.fault is not None or not self._said:
+            if stored is not _NOTHING and (self.fault is not None or not self._said):
                 self._say(stored.version, "applied", [], stored.sha256)
             self.fault = None
         else:
@@ -310,7 +316,8 @@ class Applier:
 
     def _changed(self, trial: _Trial) -> frozenset[str]:
         """The enabled pipelines that differ from the proven configuration; all of them where the engine begins anew."""
-        before = {} if trial.again or self._proven is None else self._proven.document["pipelines"]
+        anew = trial.again or not self.settled or self._proven is None
+        before = {} if anew or self._proven is None else self._proven.document["pipelines"]
         pipelines = trial.stored.document["pipelines"].items()
         return frozenset(name for name, part in pipelines if part != before.get(name) and part.get("enabled", True))
 
@@ -351,6 +358,6 @@ def _faults(message: dict[str, Any]) -> list[ConfigFault]:
     """The faults in a reply of the engine; an empty list when it is well."""
     if message.get("ok") is True:
         return []
-    errors = message.get("errors") or []
-    faults = [ConfigFault(str(error.get("path", "")), str(error.get("message", ""))) for error in errors]
-    return faults or [ConfigFault("", str(message.get("error") or "the engine refuses it without a reason"))]
+    errors = (message.get("errors") or [])[:MAX_FAULTS]
+    faults = [ConfigFault(str(error.get("path", "")), mask(str(error.get("message", "")))) for error in errors]
+    return faults or [ConfigFault("", mask(str(message.get("error") or "the engine refuses it without a reason")))]

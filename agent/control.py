@@ -47,7 +47,7 @@ FPS_INTERVAL_S = 10.0
 
 
 def run(settings: Settings, engine_command: tuple[str, ...] = ENGINE_COMMAND) -> None:
-    """Be the agent until SIGTERM or SIGINT.
+    """Be the agent until SIGTERM, SIGINT or SIGHUP.
 
     Args:
         settings: from the agent's own file.
@@ -106,7 +106,7 @@ class Control:
 
     def run(self) -> None:
         """Go round until a signal ends it; the state is told to the broker and the engine is ended."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stop())
         _log.info("agent %s of box %s, state in %s", __version__, self._settings.box, self._settings.state_dir)
         watchdog = Watchdog()

@@ -117,6 +117,7 @@ class Mqtt:
         self._broker, self._client_id, self._topics, self._will, self._inbox = broker, client_id, topics, will, inbox
         self._stopping = threading.Event()
         self._client: _Client | None = None
+        self._attempt: _Attempt | None = None
         self._short = 0
         self._protocols = [_MQTT5, _MQTT311]
         self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
@@ -148,6 +149,10 @@ class Mqtt:
     def close(self) -> None:
         """Disconnect without the will; a second call does nothing."""
         self._stopping.set()
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.answered.set()
+            attempt.over.set()
         if self._thread.is_alive():
             self._thread.join(timeout=CLOSE_TIMEOUT_S)  # it may be inside a connect that nobody answers
         self._set("stopped", None)
@@ -168,7 +173,7 @@ class Mqtt:
     def _one_session(self) -> None:
         """Connect, stay until the end; the other protocol follows where the first one is not understood."""
         for protocol in tuple(self._protocols):
-            attempt = _Attempt(self._inbox, self._topics, protocol)
+            attempt = self._attempt = _Attempt(self._inbox, self._topics, protocol)
             try:
                 client = self._make_client(protocol, attempt)
                 self._connect(client, protocol)
@@ -230,6 +235,8 @@ class Mqtt:
         """Wait for the end of the connection; True when the broker may understand the other protocol."""
         first = protocol == self._protocols[0]
         attempt.answered.wait(FIRST_CONNACK_TIMEOUT_S if first else CONNACK_TIMEOUT_S)
+        if self._stopping.is_set():
+            return False
         if not attempt.accepted:
             refusal = attempt.refusal
             other = first and (refusal is None or refusal.value == _BAD_PROTOCOL)
@@ -240,9 +247,9 @@ class Mqtt:
         self._set("connected", None, "5" if protocol == _MQTT5 else "3.1.1")
         self._client, began = client, time.monotonic()
         attempt.announce()
-        while not attempt.over.wait(0.5):
-            if self._stopping.is_set():
-                return False
+        attempt.over.wait()
+        if self._stopping.is_set():
+            return False
         self._explain(attempt, time.monotonic() - began)
         return False
 

@@ -234,6 +234,26 @@ def test_offered_while_the_engine_is_away(tmp_path: Path) -> None:
     assert bench.sent[-1][1]["version"] == 1
 
 
+def test_newer_one_goes_before_a_stored_one_that_ends_the_engine(bench: Bench) -> None:
+    bench.apply(1, gate="a", yard="b")
+    bench.applier.engine_gone("killed by SIGSEGV")
+    bench.applier.offer(document(2, gate="c", yard="b"))
+    bench.applier.engine_up()
+    assert bench.sent[-1][1]["version"] == 2
+    bench.reply(ok=False, error="no")
+    assert bench.last[:2] == (2, "rejected")
+    assert bench.sent[-1][1]["version"] == 1, "what is stored is given to the engine after all"
+    bench.applier.engine_gone("killed by SIGSEGV")
+    bench.applier.offer(document(3, gate="d", yard="b"))
+    bench.applier.engine_up()
+    bench.reply(ok=True)
+    bench.reply(ok=True)
+    bench.applier.pipeline_state("gate", "running", None)
+    assert bench.last[:2] == (2, "rejected"), "with a new engine all pipelines have to come up"
+    bench.applier.pipeline_state("yard", "running", None)
+    assert bench.last[:2] == (3, "applied")
+
+
 def test_disabled_pipeline_needs_not_come_up(bench: Bench) -> None:
     parts = {"gate": {"enabled": False, "source": {"url": "a"}, "detector": {"plugin": "p"}}}
     bench.applier.offer(json.dumps({"version": 1, "pipelines": parts}).encode())

@@ -155,50 +155,18 @@ def test_second_agent_of_one_name_is_diagnosed(
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
     """A certification authority, a certificate of 127.0.0.1 and one of the box, made with openssl."""
-    run: Any = lambda *words: subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=tmp_path)  # noqa: E731
-    run(
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-keyout",
-        "ca.key",
-        "-out",
-        "ca.pem",
-        "-subj",
-        "/CN=ca",
-        "-days",
-        "2",
-    )
-    (tmp_path / "san").write_text("subjectAltName=IP:127.0.0.1")
+
+    def openssl(words: str) -> None:
+        subprocess.run(["openssl", *words.split()], check=True, capture_output=True, cwd=tmp_path)
+
+    # Python 3.13 and later demand the usage of the authority's key, and the identifier of that key.
+    usage = "-addext keyUsage=critical,keyCertSign"
+    openssl(f"req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -subj /CN=ca -days 2 {usage}")
+    (tmp_path / "extensions").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
     for name in ("server", "box"):
-        run(
-            "req",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-keyout",
-            f"{name}.key",
-            "-out",
-            f"{name}.csr",
-            "-subj",
-            f"/CN={name}",
-        )
-        signed = (
-            "x509",
-            "-req",
-            "-in",
-            f"{name}.csr",
-            "-CA",
-            "ca.pem",
-            "-CAkey",
-            "ca.key",
-            "-CAcreateserial",
-            "-days",
-            "2",
-        )
-        run(*signed, "-extfile", "san", "-out", f"{name}.pem")
+        openssl(f"req -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}")
+        signed = f"x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
+        openssl(f"{signed} -extfile extensions -out {name}.pem")
     return tmp_path
 
 

@@ -1,8 +1,8 @@
 """An engine without pictures, in a process of its own: it speaks `agent/ipc.py` and misbehaves where a pipeline tells it to.
 
-`detector.behave` of a pipeline: `refuse` and `slow` (while it is built), `crash-build`, `crash` (after the commit), `fail`, `never`
-(stays in starting), `away` (reconnecting), `quiet` (runs, no events), `hang` (no heartbeat after the commit), `garbage`; else it
-runs and sends events: a track enters, crosses and leaves, `detector.rate` tracks a second.
+`detector.behave` of a pipeline: `refuse` and `slow` (while it is built), `crash-build`, `crash` (after the commit), `fail`,
+`fail-later`, `never` (stays in starting), `away` (reconnecting), `quiet` (runs, no events), `hang` (no heartbeat after the commit),
+`garbage`; else it runs and sends events: a track enters, crosses and leaves, `detector.rate` tracks a second.
 """
 
 from __future__ import annotations
@@ -77,7 +77,11 @@ class Engine:
         if now > due.get(f"{name} status", 0.0):
             due[f"{name} status"] = now + 0.5
             states = {"fail": "failed", "never": "starting", "away": "reconnecting"}
-            self.status(name, states.get(behave, "running"), "as told" if behave == "fail" else None)
+            if behave == "fail-later":
+                states["fail-later"] = "failed" if f"{name} seen" in due else "running"
+                due[f"{name} seen"] = now
+            state = states.get(behave, "running")
+            self.status(name, state, "as told" if state == "failed" else None)
         if behave in ("", "busy") and now > due.get(name, 0.0):
             due[name] = now + 1 / float(self.running[name]["detector"].get("rate", 10))
             self.tracks[name] = self.tracks.get(name, 0) + 1

@@ -256,6 +256,20 @@ def test_source_that_is_away_is_no_fault_of_the_configuration(agent: Agent, oper
     assert operator.wait(f"{BASE}pipelines/gate/status")["state"] == "reconnecting"
 
 
+def test_pipeline_that_fails_later_degrades_the_box(agent: Agent, operator: Any) -> None:
+    operator.publish(SET, document(1, gate="fail-later", yard=""))
+    operator.wait(f"{BASE}config", applied(1))
+    degraded = operator.wait(f"{BASE}status", lambda status: status["state"] == "degraded")
+    assert degraded["reason"] == "failed pipelines: gate: as told"
+    assert (
+        operator.wait(f"{BASE}pipelines/gate/status", lambda status: status["state"] == "failed")["reason"] == "as told"
+    )
+    assert operator.last(f"{BASE}config")["state"] == "applied"
+    since = len(operator.messages)
+    operator.publish(SET, document(2, gate="quiet", yard=""))
+    operator.wait(f"{BASE}status", lambda status: status["state"] == "online", since)
+
+
 def test_newest_document_wins(agent: Agent, operator: Any) -> None:
     for version in (1, 2, 3, 4):
         operator.publish(SET, document(version, gate="slow"))

@@ -89,6 +89,11 @@ class Model(Resource):
         return self._session.device.name
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The device's options, as they were given."""
+        return dict(self._session.options)
+
+    @property
     def engine(self) -> str:
         """What computes: name and version."""
         return self._session.executable.engine

@@ -79,14 +79,7 @@ class Plugin(metaclass=_PluginMeta):
 
 
 class Detector(Plugin):
-    """Finds objects in single pictures.
-
-    Attributes:
-        concurrency: calls of `detect` that may run at the same time with a use: 1 for a detector that is for one thread, 2 for one
-            that prepares a picture while the device works on another.
-    """
-
-    concurrency: ClassVar[int] = 1
+    """Finds objects in single pictures."""
 
     @abc.abstractmethod
     def detect(self, image: NDArray[np.uint8]) -> Detections:
@@ -95,6 +88,18 @@ class Detector(Plugin):
     @abc.abstractmethod
     def config_device(self, device: str, **options: Any) -> None:
         """Move to another device; the state of the detector, if any, is kept."""
+
+    def share(self, callers: int) -> int:
+        """Get ready for calls of `detect` from several threads at the same time.
+
+        Args:
+            callers: threads that will call; 1 when that has ended.
+        Returns:
+            how many of them are of use, at most `callers`; 1 from a detector that is for one thread.
+        Raises:
+            PyascError: as `config_device`; the detector goes on as it was.
+        """
+        return 1
 
     @property
     @abc.abstractmethod

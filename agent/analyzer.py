@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
+# Pictures in detection at the same time, where the detector is made for it.
+_CALLERS = 2
 
 
 class Step(NamedTuple):
@@ -117,8 +119,8 @@ class EdgeAnalyzer:
         """Analyse a stream to its end.
 
         Detector and tracker run in threads of their own, so while frame k is detected, k - 1 is tracked and k + 1 decoded; a
-        detector with `concurrency` above 1 also prepares k + 1 meanwhile. The order is kept. The tracker begins anew. The stream
-        stays the caller's to close; ending the iteration ends the threads.
+        detector that can be shared (`Detector.share`) works on k + 1 as well. The order is kept. The tracker begins anew. The
+        stream stays the caller's to close; ending the iteration ends the threads.
 
         Yields:
             each frame with its `Tracks`, or `Detections` without a tracker.
@@ -148,8 +150,8 @@ class EdgeAnalyzer:
         maker = EventMaker(make_zones(self._zones), make_lines(self._lines), self._leave_after_s)
         self.events = ()
         detector = self.detector
-        stages = Stages(stream, self.process, _detect_of(detector), getattr(detector, "concurrency", 1), self.tracker)
-        self._active = stages
+        detect, share = _detect_of(detector), getattr(detector, "share", _for_one_thread)
+        stages = self._active = Stages(stream, self.process, detect, share(_CALLERS), self.tracker)
         reason = "stopped"
         try:
             while not stages.ended:
@@ -169,6 +171,8 @@ class EdgeAnalyzer:
         finally:
             self._active = None
             self.wedged = not stages.stop()
+            if not self.wedged:
+                _give_back(share)
             self.events = maker.close(reason)
 
     def stats(self) -> dict[str, Any]:
@@ -235,3 +239,15 @@ def _detect_of(detector: Any) -> Callable[[Any], Detections]:
     if not callable(detect):
         raise PluginError(f"{type(detector).__name__} is no detector: it has no detect and cannot be called")
     return detect  # type: ignore[no-any-return] # a model or plugin of any kind: what it gives is checked by use
+
+
+def _for_one_thread(callers: int) -> int:
+    return 1
+
+
+def _give_back(share: Callable[[int], int]) -> None:
+    """Let a detector know that one thread calls from now on; the end of a run does not fail by it."""
+    try:
+        share(1)
+    except PyascError as error:
+        _log.warning("%s", error)

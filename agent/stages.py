@@ -56,7 +56,7 @@ class Stages:
         self._size: tuple[int, int] | None = None
         self._taken = 0
         self._order = _Order(self._stop)
-        self._clocks = {"detect": [_StageClock() for _ in range(max(1, concurrency))]}
+        self._clocks = {"detect": [_StageClock() for _ in range(concurrency)]}
         self._threads = [
             threading.Thread(target=self._detect_all, args=(clock,), name="detect", daemon=True)
             for clock in self._clocks["detect"]

@@ -262,7 +262,7 @@ def test_a_detector_for_two_threads_is_called_by_two_and_the_order_kept(detector
             assert odd_is_done[number // 2].wait(20)
         return found
 
-    detector.detect, detector.concurrency = cross, 2
+    detector.detect, detector.share = cross, lambda callers: callers
     with pyasc.Stream(blob_clip) as stream:
         found = list(pyasc.EdgeAnalyzer(detector, tracker).run(stream))
     assert [frame.index for frame, _ in found] == list(range(70))
@@ -285,7 +285,7 @@ def test_the_device_changes_only_when_no_picture_is_in_work(detector, tracker, t
         assert not at_work
         move(device)
 
-    detector.detect, detector.config_device, detector.concurrency = watched, moved, 2
+    detector.detect, detector.config_device, detector.share = watched, moved, lambda callers: callers
     with pyasc.Stream(two_sizes(tmp_path)) as stream:
         assert len(list(Chooser(detector, tracker).run(stream))) == 6
     assert detector.moves == ["cpu", "gpu0", "mlu220"]
@@ -300,7 +300,7 @@ def test_an_error_in_one_of_two_threads_comes_after_the_frames_before_it(blobs, 
             raise RuntimeError("the ninth call")
         return detect(image)
 
-    detector.detect, detector.concurrency = failing, 2
+    detector.detect, detector.share = failing, lambda callers: callers
     seen = []
     with pyasc.Stream(blob_clip) as stream, pytest.raises(RuntimeError, match="ninth"):
         for frame, _ in pyasc.EdgeAnalyzer(detector).run(stream):

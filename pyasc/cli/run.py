@@ -17,6 +17,7 @@ from pyasc.cli.run_view import RunView
 from pyasc.errors import ConfigError
 
 _DOCUMENTS = (".yaml", ".yml", ".json")
+_CONVERTIBLE = (".pt", ".pth", ".onnx")
 _RATE_WINDOW_S = 1.0
 
 
@@ -58,6 +59,9 @@ def command(context: click.Context, /, target: str, **options: Any) -> int:
         raise click.UsageError("--model-dir is for a CONFIG")
     if options["model"] is None:
         raise click.UsageError("--model is missing: a SOURCE needs a detection model (see `pyasc convert`)")
+    for model in (options["model"], options["tracker_model"]):
+        if model is not None and model.suffix.lower() in _CONVERTIBLE:
+            raise click.UsageError(f"{model} is not an .asc file yet: convert it first by `pyasc convert {model}`")
     output = options["output"]
     if output is not None and output.suffix.lower() not in CODECS:
         raise click.UsageError(f"--output: {output.name} must end in {', '.join(CODECS)}")

@@ -134,6 +134,7 @@ def test_an_interrupted_run_leaves_a_complete_video_and_code_130(run, on_clip, t
     [
         (("none.mp4", "--model", "x.asc"), 1, "none.mp4: there is no such file or folder"),
         (("{clip}",), 2, "--model is missing"),
+        (("{clip}", "--model", "x.pt"), 2, "convert it first by `pyasc convert x.pt`"),
         (("{clip}", "--model", "x.asc", "--output", "out.gif"), 2, "must end in .mp4"),
         (("{clip}", "--model", "x.asc", "--model-dir", "."), 2, "--model-dir is for a CONFIG"),
         (("{clip}", "--model", "x.asc", "--confidence", "2"), 2, "confidence"),

@@ -111,6 +111,8 @@ def _describe_tracks(tracks: dict[str, Any]) -> str:
 def _describe_telemetry(telemetry: dict[str, Any]) -> str:
     if not telemetry:
         return "-"
-    memory = telemetry.get("memory", {})
-    used = f", memory {memory['used_bytes'] / _MEBIBYTE:.0f} MiB" if "used_bytes" in memory else ""
-    return f"CPU {telemetry.get('cpu')} %{used}, spool {telemetry.get('spool', {}).get('pending', '-')} pending"
+    parts = [f"CPU {telemetry['cpu']:.0f} %", f"memory {telemetry['memory']['percent']:.0f} %"]
+    for process in ("agent", "engine"):
+        if rss := (telemetry.get(process) or {}).get("rss"):
+            parts.append(f"{process} {rss / _MEBIBYTE:.0f} MiB")
+    return ", ".join([*parts, f"spool {telemetry['spool']['pending']} pending"])

@@ -23,7 +23,7 @@ Result = tuple[Frame, Detections]
 # Frames between two stages: enough that one does not wait for the other's usual unevenness.
 _QUEUE_FRAMES = 2
 _POLL_S = 0.2
-_JOIN_S = 5.0
+_JOIN_S = 8.0
 # Share of the past in the average time of a stage.
 _MEMORY = 0.9
 

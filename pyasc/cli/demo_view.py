@@ -111,8 +111,12 @@ def _describe_tracks(tracks: dict[str, Any]) -> str:
 def _describe_telemetry(telemetry: dict[str, Any]) -> str:
     if not telemetry:
         return "-"
-    parts = [f"CPU {telemetry['cpu']:.0f} %", f"memory {telemetry['memory']['percent']:.0f} %"]
-    for process in ("agent", "engine"):
-        if rss := (telemetry.get(process) or {}).get("rss"):
-            parts.append(f"{process} {rss / _MEBIBYTE:.0f} MiB")
-    return ", ".join([*parts, f"spool {telemetry['spool']['pending']} pending"])
+    agent = telemetry["agent"]
+    processes = {"agent": agent["rss"], "engine": agent["engine"].get("rss")}
+    parts = [
+        f"CPU {telemetry['cpu']:.0f} %",
+        f"memory {telemetry['memory']['percent']:.0f} %",
+        *(f"{name} {rss / _MEBIBYTE:.0f} MiB" for name, rss in processes.items() if rss),
+        f"spool {telemetry['spool']['pending']} pending",
+    ]
+    return ", ".join(parts)

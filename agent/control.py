@@ -122,8 +122,8 @@ class Control:
             self._end()
 
     def _stop(self) -> None:
+        """Called by a signal, maybe amid anything: it takes no lock, and the loop sees the mark at its next turn."""
         self._stopping = True
-        self._inbox.post(None)  # wakes the loop
 
     def _round(self, timeout_s: float) -> None:
         batches: list[tuple[str, list[dict[str, Any]]]] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
+import signal
 import time
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +18,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+_log = logging.getLogger(__name__)
+
 _LOCK = "agent.lock"
-ORPHAN_TIMEOUT_S = 15.0
+# The engine gives itself less.
+ORPHAN_TIMEOUT_S = 10.0
+_KILL_TIMEOUT_S = 3.0
+# Readers of the status hold the lock for an instant.
 _INSTANT_S = 0.3
 
 
@@ -76,25 +83,45 @@ def lock_holder(folder: Path) -> int | None:
     return None
 
 
+def _kill_holders(path: Path) -> None:
+    """End the processes that have this file open, other than this one."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if any(link.readlink() == path for link in (entry / "fd").iterdir()):
+                _log.error("process %s of an agent that was killed does not end: it is ended", entry.name)
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
 class FolderLock:
     """Held by the one agent of a state folder and by its engine; it is free when both have ended, however they did."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock. The engine of an agent that was killed is waited for: it may still use devices and the spool.
+        """Take the lock.
+
+        The engine of an agent that was killed is waited for, as it may still use devices and the spool; one that does not end by
+        itself is killed.
 
         Raises:
             PyascError: another agent holds it.
             OSError: the folder cannot be written.
         """
-        self._descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        deadline = time.monotonic() + ORPHAN_TIMEOUT_S
+        path = folder / _LOCK
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        began = time.monotonic()
+        limits = [_INSTANT_S, ORPHAN_TIMEOUT_S, ORPHAN_TIMEOUT_S + _KILL_TIMEOUT_S]
         while not self._take():
-            holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
-            orphan = holder.isdigit() and not Path(f"/proc/{holder}").exists()
-            # Without an orphan there are still readers of the status, which hold it for an instant.
-            if time.monotonic() > (deadline if orphan else deadline - ORPHAN_TIMEOUT_S + _INSTANT_S):
-                self.close()
-                raise PyascError(f"another agent (process {holder or 'unknown'}) uses {folder}")
+            waited = time.monotonic() - began
+            if waited > limits[0]:
+                holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
+                orphan = holder.isdigit() and not Path(f"/proc/{holder}").exists()
+                if not orphan or len(limits) == 1:
+                    self.close()
+                    raise PyascError(f"another agent (process {holder or 'unknown'}) uses {folder}")
+                if waited > ORPHAN_TIMEOUT_S:
+                    _kill_holders(path.resolve())
+                limits.pop(0)
             time.sleep(0.05)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 import yaml
 
+from pyasc.agent import files
 from pyasc.agent import settings as module
 from pyasc.agent.files import FolderLock, lock_holder, write_atomic
 from pyasc.agent.settings import load_settings, parse_settings, schema
@@ -146,6 +148,28 @@ def test_lock_is_of_one_process_and_ends_with_it(tmp_path: Path) -> None:
     with FolderLock(tmp_path):
         assert lock_holder(tmp_path) == os.getpid()
     assert lock_holder(tmp_path) is None
+
+
+def test_engine_of_a_killed_agent_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "ORPHAN_TIMEOUT_S", 1.0)
+    code = """
+import subprocess, sys
+from pathlib import Path
+from pyasc.agent.files import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+orphan = subprocess.Popen(["sleep", "300"], pass_fds=(lock.fileno(),), stdout=subprocess.DEVNULL)
+print(orphan.pid, flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        orphan = psutil.Process(int(agent.stdout.readline()))
+        agent.kill()
+        agent.wait(10)
+    with FolderLock(tmp_path):
+        assert lock_holder(tmp_path) == os.getpid()
+    orphan.wait(5)
 
 
 def test_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:

@@ -73,6 +73,12 @@ def main() -> None:
     except (PyascError, OSError) as error:
         if debug:
             raise
-        print(f"pyasc: {error}", file=sys.stderr)
+        print(f"pyasc: {_one_line(error)}", file=sys.stderr)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _one_line(error: PyascError | OSError) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return " ".join(str(error).split())

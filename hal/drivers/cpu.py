@@ -4,7 +4,7 @@ Options of `load`:
 
 | option | value | meaning |
 |---|---|---|
-| `threads` | 1 to 256 | threads of the engine; without it one for each core that the process may use |
+| `threads` | 1 to 256 | threads of the engine; without it one for each usable core, with tflite-runtime for every other one |
 | `batch` | 1 to 1024 | size of the first axis of all inputs and outputs, where the graph allows it |
 | `engine` | a name below | this engine and no other |
 | `precision` | `fp32`, `fp16`, `int8` | has to be that of the model's weights; of `fp16` ones too the arithmetic is fp32 |
@@ -19,7 +19,7 @@ import functools
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -141,6 +141,8 @@ class CpuDevice(Device):
         self._check_open()
         chosen = CpuOptions.parse(options, program, processor(), tuple(engine.name for engine in _ENGINES))
         engine = _engine_for(program.format, chosen.engine)
+        if options.get("threads") is None:
+            chosen = replace(chosen, threads=engine.default_threads())
         session = engine.open(program, chosen.threads, chosen.batch)
         try:
             check_batch(engine, session, program, chosen)

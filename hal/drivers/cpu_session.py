@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ConfigError
 from pyasc.hal.base import Program, TensorInfo
+from pyasc.hal.processor import usable_cores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,12 +24,19 @@ class Engine:
         formats: of the programs that it runs.
         probe: returns its version when it works on this box, else raises EngineUnusableError.
         open: makes a program ready: (program, threads, batch) to a session.
+        busy_waits: its threads hold their cores while they wait for one another.
     """
 
     name: str
     formats: tuple[str, ...]
     probe: Callable[[], str]
     open: Callable[[Program, int, int | None], Session]
+    busy_waits: bool = False
+
+    def default_threads(self) -> int:
+        """Threads when none are asked for: one for each core that the process may use, or for every other one."""
+        cores = usable_cores()
+        return max(1, cores // 2) if self.busy_waits else cores
 
 
 class EngineUnusableError(Exception):

@@ -194,6 +194,13 @@ def test_the_engine_computes_with_as_many_threads_as_asked(engine: str, program:
     assert more[3] - more[1] == 2
 
 
+@pytest.mark.parametrize("engine", _USABLE)
+def test_threads_when_none_are_asked_for(engine: str, program: MakeProgram) -> None:
+    cores = len(os.sched_getaffinity(0))
+    with _cpu() as device, device.load(program("relu", _format(engine)), engine=engine) as executable:
+        assert executable.threads == (max(1, cores // 2) if engine == "tflite-runtime" else cores)
+
+
 def test_opencv_keeps_its_number_of_threads_for_others(program: MakeProgram) -> None:
     import cv2
 

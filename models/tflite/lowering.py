@@ -11,6 +11,7 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from pyasc.errors import UnsupportedOperatorError
+from pyasc.models.tflite.aliases import add_transpose
 from pyasc.models.tflite.file import TfliteFile
 from pyasc.models.tflite.graph import Graph, Node, Shape
 from pyasc.models.tflite.layout import (
@@ -126,10 +127,8 @@ class Lowering:
         shape = self.shape(name)
         if same_memory(shape, source, order):
             return self.reshape(tensor, physical(shape, order), name)
-        perm = self.file.add_constant("perm", np.asarray(permutation(source, order), np.int32))
         result = self.file.add_tensor(name, physical(shape, order))
-        version = _version_by_rank(len(order), {5: 4, 6: 6})
-        self.file.add_operator("TRANSPOSE", [tensor, perm], [result], schema.TransposeOptionsT(), version)
+        add_transpose(self.file, tensor, permutation(source, order), result)
         return result
 
     def reshape(self, tensor: int, shape: Sequence[int], name: str) -> int:
@@ -139,7 +138,7 @@ class Lowering:
             return tensor
         if source.data is not None:
             return self.file.add_constant(source.name, source.data.reshape(shape))
-        # Never a RESHAPE of a RESHAPE: the engines let both share memory, lose count of who reads it, and overwrite it.
+        # Not a RESHAPE of a RESHAPE: the first may turn out to be read by nothing else.
         tensor = self._reshaped.get(tensor, tensor)
         sizes = self.file.add_constant("shape", np.asarray(shape, np.int32).reshape(-1))
         result = self.file.add_tensor(name, shape)
@@ -231,7 +230,3 @@ class Lowering:
 def activation_code(node: Node) -> int:
     """The node's fused activation as the schema numbers it."""
     return int(getattr(schema.ActivationFunctionType, node.activation))
-
-
-def _version_by_rank(rank: int, versions: dict[int, int]) -> int:
-    return max((version for limit, version in versions.items() if rank >= limit), default=1)

@@ -10,6 +10,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
+from pyasc.models.tflite.aliases import add_transpose
 from pyasc.models.tflite.graph import Node
 from pyasc.models.tflite.layout import NHWC, physical, transposed
 from pyasc.models.tflite.lowering import Lowering, refuse
@@ -215,9 +216,9 @@ def depth_to_space(lowering: Lowering, node: Node) -> None:
     if node.attributes.get("mode", "DCR") == "CRD":
         grouped = (batch * height * width, channels // block**2, block**2)
         tensor = lowering.reshape(tensor, grouped, output)
-        inputs = [tensor, lowering.integers_constant([0, 2, 1], "perm")]
-        tensor = lowering.add("TRANSPOSE", inputs, physical(grouped, (0, 2, 1)), output, schema.TransposeOptionsT())
-        tensor = lowering.reshape(tensor, (batch, height, width, channels), output)
+        turned = lowering.file.add_tensor(output, physical(grouped, (0, 2, 1)))
+        add_transpose(lowering.file, tensor, (0, 2, 1), turned)
+        tensor = lowering.reshape(turned, (batch, height, width, channels), output)
     options = schema.DepthToSpaceOptionsT(blockSize=block)
     result = lowering.add("DEPTH_TO_SPACE", [tensor], physical(lowering.shape(output), NHWC), output, options)
     lowering.bind(output, result, NHWC)

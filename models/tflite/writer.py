@@ -1,7 +1,7 @@
 """From ONNX to `.tflite`, without TensorFlow.
 
 A graph is read and simplified (`graph`, `fuse`), lowered operator by operator (`lowering`, `ops_*`)
-with the axis order of every value tracked (`layout`), and written (`file`).
+with the axis order of every value tracked (`layout`), kept from overwriting itself (`aliases`), and written (`file`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import onnx
 
 from pyasc.hal.base import TensorInfo
 from pyasc.models.tflite import ops_conv, ops_math, ops_shape
+from pyasc.models.tflite.aliases import separate
 from pyasc.models.tflite.fuse import fuse
 from pyasc.models.tflite.graph import Node, read_graph
 from pyasc.models.tflite.lowering import Lowering, Precision
@@ -63,6 +64,7 @@ def to_tflite(model: onnx.ModelProto, precision: Precision = "fp32") -> TfliteMo
         for node in graph.nodes:
             lowering.lower(node, _OPERATORS[node.op])
     outputs = lowering.outputs()
+    separate(lowering.file, {number for _, number in inputs}, {number for _, number in outputs})
     data = lowering.file.to_bytes(inputs, outputs)
     return TfliteModel(data, _infos(lowering, inputs), _infos(lowering, outputs))
 

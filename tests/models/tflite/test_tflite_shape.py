@@ -242,3 +242,42 @@ def test_a_reshaped_value_survives_what_is_computed_from_it(model, agrees):
     factors = np.random.default_rng(0).random((3,), np.float32) + np.float32(1)
     graph = model(nodes, {"x": (1, 4, 5, 3)}, ["y"], {"five": ints(1, 4, 5, 1, 3), "k": factors})
     agrees(graph)
+
+
+def test_a_value_read_after_its_reshape_is_not_overwritten(model, agrees):
+    """The product lies over the sum; the kernels saw no reader but the Reshape of that memory, and wrote the second product there."""
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["sum"]),
+        helper.make_node("Mul", ["sum", "k"], ["product"]),
+        helper.make_node("Reshape", ["product", "flat"], ["r"]),
+        helper.make_node("Mul", ["r", "k"], ["second"]),
+        helper.make_node("Softmax", ["second"], ["y"], axis=1),
+        helper.make_node("Softmax", ["product"], ["z"], axis=2),
+    ]
+    constants = {"flat": ints(1, 60), "k": np.float32([1.5])}
+    agrees(model(nodes, {"x": (1, 5, 12)}, ["y", "z"], constants))
+
+
+def test_a_reshaped_output_is_not_overwritten(model, agrees):
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["sum"]),
+        helper.make_node("Mul", ["sum", "k"], ["product"]),
+        helper.make_node("Reshape", ["product", "flat"], ["r"]),
+        helper.make_node("Mul", ["r", "k"], ["second"]),
+        helper.make_node("Mul", ["second", "k"], ["third"]),
+        helper.make_node("Softmax", ["third"], ["y"], axis=1),
+    ]
+    constants = {"flat": ints(1, 60), "k": np.float32([1.5])}
+    agrees(model(nodes, {"x": (1, 5, 12)}, ["product", "y"], constants))
+
+
+def test_only_a_reshape_whose_source_is_read_later_costs_a_copy(model):
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["sum"]),
+        helper.make_node("Reshape", ["sum", "flat"], ["r"]),
+        helper.make_node("Reshape", ["r", "square"], ["s"]),
+        helper.make_node("Mul", ["s", "k"], ["y"]),
+    ]
+    constants = {"flat": ints(1, 60), "square": ints(6, 10), "k": np.float32([1.5])}
+    converted = to_tflite(model(nodes, {"x": (1, 5, 12)}, ["y"], constants))
+    assert operators(converted.data) == ["ADD", "RESHAPE", "MUL"]

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 
-.PHONY: demo test lint unit test-torch docs wheel-check older-stack system-packages clean
+.PHONY: demo test lint unit test-torch docs wheel-check older-stack python-versions system-packages clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pyasc demo $(DEMO_ARGS)
@@ -36,6 +36,10 @@ wheel-check: $(VENV)/.test
 older-stack: system-packages
 	PYTHON=$(PYTHON) tests/older_stack.sh $(PYTEST_ARGS)
 
+# A part of the suite on each other Python from 3.10 to 3.13 that is installed.
+python-versions: system-packages
+	PYTHON=$(PYTHON) tests/python_versions.sh $(PYTEST_ARGS)
+
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { echo "make: no venv module: apt install python3-venv" >&2; exit 1; }
 
@@ -56,7 +60,8 @@ $(VENV)/.torch: setup.cfg $(VENV)/.test
 system-packages:
 	@missing=""; \
 	command -v mosquitto >/dev/null || [ -x /usr/sbin/mosquitto ] || missing="$$missing mosquitto"; \
-	command -v ffmpeg >/dev/null || missing="$$missing ffmpeg"; \
+	for tool in ffmpeg openssl; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
 	ls /etc/OpenCL/vendors/pocl*.icd >/dev/null 2>&1 || missing="$$missing pocl-opencl-icd"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ]; then become=""; \

@@ -69,6 +69,7 @@ class Engine:
         self._built: dict[str, Pipeline] | None = None
         self._sent: dict[str, tuple[dict[str, Any], float]] = {}
         self._devices: dict[str, Device | None] = {}
+        self._asked_to_end = False
         self._ending = threading.Event()
         self._broken: str | None = None
         self._changes: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -98,14 +99,14 @@ class Engine:
         return 0
 
     def end(self) -> None:
-        """Ask the main loop to end; may be called from a signal handler."""
-        self._ending.set()
+        """Ask the main loop to end. For signal handlers, which may interrupt one another: it takes no lock."""
+        self._asked_to_end = True
 
     # --- the main loop
 
     def _loop(self) -> None:
         heartbeat = 0.0
-        while not (self._ending.is_set() or self._outbox.broken.is_set()):
+        while not (self._asked_to_end or self._outbox.broken.is_set()):
             now = time.monotonic()
             if now >= heartbeat:
                 self._outbox.offer("heartbeat")
@@ -131,7 +132,7 @@ class Engine:
         elif kind == "ack":
             self._outbox.acknowledge(int(message["n"]))
         elif kind == "stop":
-            self._ending.set()
+            self._asked_to_end = True
         else:
             _log.error("a message of unknown type %r is passed over", kind)
 

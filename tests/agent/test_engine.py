@@ -267,6 +267,15 @@ def test_a_signal_ends_it_in_good_order(control, spec, blob_models, blob_clip):
     assert control.events("gate")[-1]["type"] == "leave"
 
 
+def test_signals_in_a_burst_end_it_too(control, spec, blob_models, blob_clip):
+    """A signal that interrupts the handler of another one: each parent's thread that ends sends one."""
+    control.apply(blob_models, gate=spec(source=endless(blob_clip)))
+    control.wait("events", pipeline="gate")
+    for _ in range(2000):
+        os.kill(control.process.pid, signal.SIGTERM)
+    assert control.ended() == 0
+
+
 def test_events_that_nobody_acknowledged_reach_the_spool_when_the_control_process_is_gone(
     start, spec, blob_models, blob_clip, tmp_path
 ):

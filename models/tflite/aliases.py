@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from pyasc.models.tflite.file import Operator, TfliteFile
@@ -47,9 +46,9 @@ def separate(file: TfliteFile, inputs: Collection[int], outputs: Collection[int]
 
 def add_transpose(file: TfliteFile, source: int, perm: Iterable[int], result: int) -> None:
     """Write a TRANSPOSE: axis i of the result is axis perm[i] of the source."""
-    order = np.asarray(tuple(perm), np.int32)
-    version = max((version for rank, version in _TRANSPOSE_VERSIONS.items() if order.size >= rank), default=1)
-    constant = file.add_constant("perm", order)
+    order = tuple(perm)
+    version = max((version for rank, version in _TRANSPOSE_VERSIONS.items() if len(order) >= rank), default=1)
+    constant = file.add_integers("perm", order)
     file.add_operator("TRANSPOSE", [source, constant], [result], schema.TransposeOptionsT(), version)
 
 

@@ -6,7 +6,7 @@ Format: tensorflow/lite/schema/schema.fbs. The file holds one subgraph and one s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +57,16 @@ class TfliteFile:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], int] = {}
 
     def add_tensor(self, name: str, shape: Sequence[int], dtype: str = "float32") -> int:
-        """A value computed at run time; returns its number."""
+        """A value computed at run time; returns its number. OverflowError for a size that does not fit into the file's 32 bits."""
+        _check_integers(shape)
         self.tensors.append(Tensor(name, tuple(int(size) for size in shape), dtype))
         return len(self.tensors) - 1
+
+    def add_integers(self, name: str, values: Any) -> int:
+        """An int32 constant; returns its number. OverflowError for a number that does not fit into the file's 32 bits."""
+        array = np.asarray(values, np.int64)
+        _check_integers(array.reshape(-1).tolist())
+        return self.add_constant(name, array.astype(np.int32))
 
     def add_constant(self, name: str, data: NDArray[Any]) -> int:
         """A constant; returns its number. Equal constants are stored once."""
@@ -73,7 +80,13 @@ class TfliteFile:
     def add_operator(
         self, op: str, inputs: Sequence[int], outputs: Sequence[int], options: Any = None, version: int = 1
     ) -> None:
-        """An operator; `options` is an object of the schema such as `Conv2DOptionsT`."""
+        """An operator; `options` is an object of the schema such as `Conv2DOptionsT`.
+
+        Raises:
+            OverflowError: a number among the options does not fit into the file's 32 bits.
+        """
+        if options is not None:
+            _check_integers(value for value in vars(options).values() if isinstance(value, int))
         self.operators.append(Operator(op, version, tuple(inputs), tuple(outputs), options))
 
     def to_bytes(self, inputs: Sequence[tuple[str, int]], outputs: Sequence[tuple[str, int]]) -> bytes:
@@ -130,6 +143,12 @@ class TfliteFile:
         return schema.TensorT(
             name=tensor.name, shape=list(tensor.shape), type=_TYPES[tensor.dtype], buffer=number, hasRank=True
         )
+
+
+def _check_integers(values: Iterable[int]) -> None:
+    for value in values:
+        if not -(1 << 31) <= value < 1 << 31:
+            raise OverflowError(f"{value} does not fit into the 32 bits that a .tflite file has for it")
 
 
 class _Buffer:

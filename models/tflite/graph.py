@@ -18,7 +18,7 @@ from pyasc.models.tflite.fold import Folder, first_line, known_shape, label, nod
 Shape = tuple[int, ...]
 
 # No activation of a network is larger; a gigabyte.
-_MAX_ELEMENTS = 1 << 28
+MAX_ELEMENTS = 1 << 28
 # Before opset 7 the arithmetic operators broadcast by other rules.
 _FIRST_OPSET = 7
 
@@ -198,7 +198,7 @@ def _static_shape(name: str, type_: onnx.TypeProto | None, maker: str) -> Shape:
     if shape is None or min(shape, default=1) < 1:
         dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
         raise ConversionError(f"{maker}: '{name}' has the shape {dims}; every size must be fixed and positive")
-    if math.prod(shape) > _MAX_ELEMENTS:
+    if math.prod(shape) > MAX_ELEMENTS:
         raise ConversionError(f"{maker}: '{name}' has the shape {list(shape)}, which is too large")
     return shape
 

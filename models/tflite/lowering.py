@@ -10,10 +10,10 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
-from pyasc.errors import UnsupportedOperatorError
+from pyasc.errors import ConversionError, UnsupportedOperatorError
 from pyasc.models.tflite.aliases import add_transpose
 from pyasc.models.tflite.file import TfliteFile
-from pyasc.models.tflite.graph import Graph, Node, Shape
+from pyasc.models.tflite.graph import MAX_ELEMENTS, Graph, Node, Shape
 from pyasc.models.tflite.layout import (
     Order,
     default_order,
@@ -56,15 +56,26 @@ class Lowering:
         self._widened: dict[int, int] = {}
 
     def lower(self, node: Node, write: Callable[[Lowering, Node], None]) -> None:
-        """Let `write` write the node's operators; UnsupportedOperatorError when one has more axes than the engines take."""
+        """Let `write` write the node's operators.
+
+        Raises:
+            UnsupportedOperatorError: the node, or more axes than the engines take, cannot be written.
+            ConversionError: a number of the node is beyond what the file holds, or needs more memory than any network.
+        """
         first = len(self.file.operators)
-        write(self, node)
+        try:
+            write(self, node)
+        except OverflowError as error:
+            raise ConversionError(f"{node}: {error}") from error
         for operator in self.file.operators[first:]:
             limit = _MAX_RANKS.get(operator.op, _MAX_RANK)
             tensors = [self.file.tensors[number] for number in (*operator.inputs, *operator.outputs)]
             rank = max(len(tensor.shape) for tensor in tensors)
             if rank > limit:
                 raise refuse(node, f"{rank} axes; {operator.op} takes {limit} at most")
+            large = [tensor.shape for tensor in tensors if math.prod(tensor.shape) > MAX_ELEMENTS]
+            if large:
+                raise ConversionError(f"{node}: {operator.op} would make {list(large[0])}, which is too large")
 
     # Values
 
@@ -140,7 +151,7 @@ class Lowering:
             return self.file.add_constant(source.name, source.data.reshape(shape))
         # Not a RESHAPE of a RESHAPE: the first may turn out to be read by nothing else.
         tensor = self._reshaped.get(tensor, tensor)
-        sizes = self.file.add_constant("shape", np.asarray(shape, np.int32).reshape(-1))
+        sizes = self.file.add_integers("shape", shape)
         result = self.file.add_tensor(name, shape)
         self._reshaped[result] = tensor
         options = schema.ReshapeOptionsT(newShape=[int(size) for size in shape])
@@ -166,7 +177,7 @@ class Lowering:
 
     def integers_constant(self, values: Any, name: str) -> int:
         """An int32 constant such as axes or paddings."""
-        return self.file.add_constant(name, np.asarray(values, np.int32))
+        return self.file.add_integers(name, values)
 
     def scalar(self, value: float) -> int:
         """A float32 constant without axes."""
@@ -223,7 +234,7 @@ class Lowering:
 
     def _copy(self, tensor: int, name: str) -> int:
         shape = self.file.tensors[tensor].shape
-        sizes = self.file.add_constant("shape", np.asarray(shape, np.int32).reshape(-1))
+        sizes = self.file.add_integers("shape", shape)
         return self.add("RESHAPE", [tensor, sizes], shape, name, schema.ReshapeOptionsT(newShape=list(shape)))
 
 

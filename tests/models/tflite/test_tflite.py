@@ -361,3 +361,50 @@ def test_damaged_models_end_in_one_clear_error_or_in_a_model(small, data):
     except PyascError as error:
         result = str(error)
     assert result == "TFL3" or (len(result) > 10 and "\n" not in result)
+
+
+@pytest.mark.parametrize("size", [1 << 31, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize(
+    ("op", "attributes", "kernel"),
+    [
+        ("Conv", {"strides": [None, 1]}, (4, 3, 3, 3)),
+        ("Conv", {"dilations": [None, None]}, (4, 3, 1, 1)),
+        ("Conv", {"dilations": [None, None], "group": 3}, (3, 1, 1, 1)),
+        ("MaxPool", {"kernel_shape": [1, 1], "strides": [None, None]}, None),
+        ("AveragePool", {"kernel_shape": [1, 1], "strides": [None, None]}, None),
+    ],
+    ids=["stride", "dilation", "depthwise", "max", "average"],
+)
+def test_attributes_beyond_the_32_bits_of_the_file_are_refused(model, op, attributes, kernel, size):
+    values = {
+        key: value if isinstance(value, int) else [size if number is None else number for number in value]
+        for key, value in attributes.items()
+    }
+    constants = {} if kernel is None else {"w": weights(*kernel)}
+    graph = model(
+        [helper.make_node(op, ["x", *constants], ["y"], name="huge", **values)],
+        {"x": (1, 3, 4, 4)},
+        ["y"],
+        constants,
+        11,
+    )
+    with pytest.raises(ConversionError, match=f"{op} 'huge': {size} does not fit into the 32 bits"):
+        to_tflite(graph)
+
+
+def test_constants_beyond_the_32_bits_of_the_file_are_refused(model):
+    constants = {"from": ints(0), "to": ints(1 << 40), "axis": ints(2), "step": ints(1 << 40)}
+    graph = model(
+        [helper.make_node("Slice", ["x", *constants], ["y"], name="huge")], {"x": (1, 3, 4, 4)}, ["y"], constants
+    )
+    with pytest.raises(ConversionError, match="Slice 'huge': 1099511627776 does not fit"):
+        to_tflite(graph)
+
+
+def test_padding_that_only_fills_memory_is_refused(model):
+    """The result is small; what the windows slide over would not be."""
+    pads, strides = [1 << 20] * 4, [1 << 19] * 2
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="huge", pads=pads, strides=strides)
+    graph = model([node], {"x": (1, 3, 4, 4)}, ["y"], {"w": weights(4, 3, 3, 3)})
+    with pytest.raises(ConversionError, match="Conv 'huge': PAD would make"):
+        to_tflite(graph)

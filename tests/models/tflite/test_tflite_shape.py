@@ -245,7 +245,7 @@ def test_a_reshaped_value_survives_what_is_computed_from_it(model, agrees):
 
 
 def test_a_value_read_after_its_reshape_is_not_overwritten(model, agrees):
-    """The product lies over the sum; the kernels saw no reader but the Reshape of that memory, and wrote the second product there."""
+    """The product lies over the sum; the kernels saw no reader but the Reshape of that memory, wrote the second there."""
     nodes = [
         helper.make_node("Add", ["x", "x"], ["sum"]),
         helper.make_node("Mul", ["sum", "k"], ["product"]),

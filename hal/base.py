@@ -216,8 +216,14 @@ class Device(Resource):
     info: DeviceInfo
 
     @abc.abstractmethod
-    def formats(self) -> tuple[str, ...]:
-        """Model formats that `load` takes on this box, best first."""
+    def formats(self, **options: Any) -> tuple[str, ...]:
+        """Model formats that `load` takes on this box, best first.
+
+        Args:
+            options: for `load`; those that narrow the formats do so here, the others are left to `load` to check.
+        Raises:
+            ConfigError: a wrong value of an option that narrows the formats, or one that this device cannot honour.
+        """
 
     @abc.abstractmethod
     def allocate(self, size_bytes: int) -> Buffer:
@@ -232,7 +238,7 @@ class Device(Resource):
         """Make a program ready to run.
 
         Args:
-            program: in one of `formats()`.
+            program: in one of `formats(**options)`.
             options: the device's own, such as `threads`; each is honoured or refused.
         Raises:
             ConfigError: an unknown option, a wrong value, or one that this device cannot honour.

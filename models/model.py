@@ -124,7 +124,7 @@ class Model(Resource):
         """
         with self._turn:
             with self._call() as now:
-                name = resolve_device(self._archive, device)
+                name = resolve_device(self._archive, device, options)
                 if (name, options) == (now.device.name, now.options) and not now.lost:
                     return
                 self._session = self._open(name, options)
@@ -155,7 +155,7 @@ class Model(Resource):
         """What reads the outputs of a loaded form."""
 
     def _open(self, device: str | None, options: Mapping[str, Any]) -> Session:
-        return Session(self._archive, resolve_device(self._archive, device), options, self._make_reader)
+        return Session(self._archive, resolve_device(self._archive, device, options), options, self._make_reader)
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[Session]:

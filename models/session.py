@@ -154,10 +154,15 @@ class Session(Resource):
             self._release.close()
 
 
-def resolve_device(archive: Archive, name: str | None) -> str:
+def resolve_device(archive: Archive, name: str | None, options: Mapping[str, Any] | None = None) -> str:
     """A device's own name for a name, an alias, or None and `auto`: the best device present that can run the model.
 
+    Args:
+        archive: the model.
+        name: of the device.
+        options: for `Device.load`; they may narrow the forms of the model that a device takes.
     Raises:
+        ConfigError: an option that decides about the form is wrong.
         DeviceNotFoundError: no such device.
         DeviceError: no device of this box can run the model; says why for each.
     """
@@ -172,7 +177,7 @@ def resolve_device(archive: Archive, name: str | None) -> str:
             continue
         try:
             with SharedDevice(info.name) as shared:
-                plan = make_plan(archive.manifest, shared.device.info, shared.device.formats())
+                plan = make_plan(archive.manifest, shared.device.info, shared.device.formats(**(options or {})))
         except DeviceError as error:
             reasons.append(f"{info.name}: {error}")
             continue
@@ -186,7 +191,7 @@ def resolve_device(archive: Archive, name: str | None) -> str:
 
 
 def _load(archive: Archive, device: Device, options: Mapping[str, Any]) -> Executable:
-    form = choose_form(archive.manifest, device.info, device.formats())
+    form = choose_form(archive.manifest, device.info, device.formats(**options))
     program = Program(
         name=archive.manifest.name,
         format=form.format,

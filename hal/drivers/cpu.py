@@ -28,7 +28,7 @@ from pyasc.errors import ConfigError, DeviceError, DeviceNotFoundError, DeviceTi
 from pyasc.hal.base import Device, DeviceInfo, Discovery, Executable, Program, check_arrays
 from pyasc.hal.drivers import cpu_litert, cpu_onnxruntime, cpu_opencv
 from pyasc.hal.drivers.cpu_batch import check_batch
-from pyasc.hal.drivers.cpu_options import CpuOptions
+from pyasc.hal.drivers.cpu_options import CpuOptions, engine_fault
 from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session
 from pyasc.hal.host import HostBuffer, HostQueue
 from pyasc.hal.processor import processor, usable_cores
@@ -41,6 +41,7 @@ ENGINE_VARIABLE = "PYASC_CPU_ENGINE"
 # Best first within each format: LiteRT runs YOLOv5n in half of tflite-runtime's time, and ONNX Runtime in less than OpenCV's
 # (benchmarks/inference_overhead.py --engines).
 _ENGINES: tuple[Engine, ...] = (*cpu_litert.ENGINES, cpu_onnxruntime.ENGINE, cpu_opencv.ENGINE)
+_NAMES = tuple(engine.name for engine in _ENGINES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,17 @@ class CpuDevice(Device):
         self.info = info
         self._closed = False
 
-    def formats(self) -> tuple[str, ...]:
-        """Formats that an engine of this box runs, best first."""
+    def formats(self, **options: Any) -> tuple[str, ...]:
+        """Formats that an engine of this box runs, best first; with the option `engine`, those that this engine runs.
+
+        Raises:
+            ConfigError: no such engine, or one that cannot be used.
+        """
         self._check_open()
-        return tuple(_best_by_format())
+        asked = options.get("engine")
+        if asked is not None and (fault := engine_fault(asked, _NAMES)):
+            raise ConfigError([("engine", fault)])
+        return tuple(_best_by_format(asked))
 
     def allocate(self, size_bytes: int) -> HostBuffer:
         """Host memory, filled with zeros; ValueError for a size below 1, DeviceMemoryError when there is not enough."""
@@ -139,7 +147,7 @@ class CpuDevice(Device):
             UnsupportedOperatorError: the engine does not know an operator.
         """
         self._check_open()
-        chosen = CpuOptions.parse(options, program, processor(), tuple(engine.name for engine in _ENGINES))
+        chosen = CpuOptions.parse(options, program, processor(), _NAMES)
         engine = _engine_for(program.format, chosen.engine)
         if options.get("threads") is None:
             chosen = replace(chosen, threads=engine.default_threads())
@@ -235,10 +243,9 @@ def _probe(name: str) -> tuple[str | None, str]:
 
 def _candidates(asked: str | None) -> Iterator[Engine]:
     """The engines that may be used, best first; lazily, so that a worse one is not loaded in vain."""
-    names = tuple(engine.name for engine in _ENGINES)
     forced = os.environ.get(ENGINE_VARIABLE) or None
-    if forced is not None and forced not in names:
-        raise ConfigError([(ENGINE_VARIABLE, f"{forced!r} is none of {', '.join(names)}")])
+    if forced is not None and forced not in _NAMES:
+        raise ConfigError([(ENGINE_VARIABLE, f"{forced!r} is none of {', '.join(_NAMES)}")])
     if forced is not None and asked not in (None, forced):
         raise ConfigError([("engine", f"{asked} is asked for and {ENGINE_VARIABLE} forces {forced}")])
     wanted = asked or forced
@@ -253,10 +260,10 @@ def _candidates(asked: str | None) -> Iterator[Engine]:
             yield engine
 
 
-def _best_by_format() -> dict[str, Engine]:
+def _best_by_format(asked: str | None = None) -> dict[str, Engine]:
     best: dict[str, Engine] = {}
     for format_ in ("tflite", "onnx"):
-        engine = next((engine for engine in _candidates(None) if format_ in engine.formats), None)
+        engine = next((engine for engine in _candidates(asked) if format_ in engine.formats), None)
         if engine is not None:
             best[format_] = engine
     return best

@@ -60,10 +60,15 @@ def _fault(name: str, value: Any, program: Program, processor: Processor, engine
         whole = isinstance(value, int) and not isinstance(value, bool)
         return None if whole and 1 <= value <= limit else f"{value!r} is not a whole number from 1 to {limit}"
     if name == "engine":
-        return None if value in engines else f"{value!r} is none of {', '.join(engines)}"
+        return engine_fault(value, engines)
     if name == "precision":
         return _precision_fault(value, program)
     return _avx2_fault(value, processor)
+
+
+def engine_fault(value: Any, engines: tuple[str, ...]) -> str | None:
+    """What is wrong with the option `engine`, or None."""
+    return None if value in engines else f"{value!r} is none of {', '.join(engines)}"
 
 
 def _precision_fault(value: Any, program: Program) -> str | None:

@@ -82,7 +82,7 @@ class OpenclDevice(Device):
             self._context: Any = cl.Context([device])
         self._max_allocation = int(device.max_mem_alloc_size)
 
-    def formats(self) -> tuple[str, ...]:
+    def formats(self, **options: Any) -> tuple[str, ...]:
         """None: models do not run on OpenCL in this version."""
         self._open_context()
         return ()

@@ -61,7 +61,7 @@ def make_plan(manifest: Manifest, info: DeviceInfo, formats: tuple[str, ...]) ->
     Args:
         manifest: of the model.
         info: of the device.
-        formats: what the device loads, best first, as `Device.formats()` says.
+        formats: what the device loads, best first, as `Device.formats` says for the options that it is loaded with.
     """
     forms = all_forms(manifest)
     against = {form.path: _reason_against(form, info, formats) for form in forms}

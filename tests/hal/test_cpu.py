@@ -73,6 +73,15 @@ def test_the_first_usable_engine_of_each_format_runs_it(program: MakeProgram) ->
 
 
 @pytest.mark.parametrize("engine", _USABLE)
+def test_an_engine_narrows_the_formats(engine: str) -> None:
+    with _cpu() as device:
+        assert device.formats(engine=engine) == _USABLE[engine].formats
+        assert device.formats(engine=None, threads=1) == ("tflite", "onnx")
+        with pytest.raises(ConfigError, match="engine: 'abacus' is none of"):
+            device.formats(engine="abacus")
+
+
+@pytest.mark.parametrize("engine", _USABLE)
 def test_an_engine_can_be_asked_for(engine: str, program: MakeProgram) -> None:
     with _cpu() as device, device.load(program("relu", _format(engine)), engine=engine) as executable:
         assert executable.engine.startswith(engine)

@@ -80,6 +80,25 @@ def test_the_portable_graph_gives_the_same(plain_asc: Path, engine: str) -> None
         assert boxes(model(PICTURE)) == FOUND
 
 
+@pytest.mark.parametrize("engine", ["onnxruntime", "opencv"])
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_the_engine_that_is_asked_for_decides_about_the_form(spots_asc: Path, device: str, engine: str) -> None:
+    """A .tflite variant is there too, which these engines do not run."""
+    with pyasc.load_model(spots_asc, device=device, engine=engine) as model:
+        assert model.engine.startswith(f"{engine} ")
+        assert boxes(model(PICTURE)) == FOUND
+        model.config_device("cpu")
+        assert model.executable.inputs[0].layout == "NHWC"
+        model.config_device("cpu", engine=engine)
+        assert model.executable.inputs[0].layout == "NCHW"
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_an_unknown_engine_is_refused(spots_asc: Path, device: str) -> None:
+    with pytest.raises(ConfigError, match="engine: 'abacus' is none of ai-edge-litert, "):
+        pyasc.load_model(spots_asc, device=device, engine="abacus")
+
+
 @pytest.mark.parametrize("scale", [2, 7, 40])
 def test_boxes_are_in_pixels_of_the_source(model: DetectionModel, scale: int) -> None:
     found = boxes(model(spots((2, 1, RED), (5, 3, BLUE), scale=scale)))

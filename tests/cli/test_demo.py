@@ -82,17 +82,18 @@ def test_the_demo_leaves_no_process(short_demo: tuple[Path, dict[str, object]]) 
 def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     shown = bytearray()
-    running = threading.Event()
+    told = threading.Event()
 
     def read() -> None:
         while True:
             try:
                 part = os.read(controller, 65536)
             except OSError:  # the terminal has been closed
+                told.set()
                 return
             shown.extend(part)
             if b"running" in shown:
-                running.set()
+                told.set()
 
     process = subprocess.Popen(
         _demo(tmp_path),
@@ -106,7 +107,8 @@ def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        assert running.wait(TIMEOUT_S), shown.decode(errors="replace")
+        assert told.wait(TIMEOUT_S), shown.decode(errors="replace")
+        assert b"running" in shown, shown.decode(errors="replace")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     finally:

@@ -7,8 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pyasc.agent.events import LEAVE_AFTER_S, Event, EventMaker
 from pyasc.agent.rules import Rule, parse_rule
@@ -16,10 +15,7 @@ from pyasc.agent.stages import Stages
 from pyasc.agent.stream import Stream
 from pyasc.agent.zones import Shapes, make_lines, make_zones
 from pyasc.errors import ConfigError, ConfigFault, PluginError, PyascError
-from pyasc.types import Detections, Frame, Tracks
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from pyasc.types import Detections, Frame, Resource, Tracks
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +38,7 @@ class Step(NamedTuple):
     events: Sequence[Event]
 
 
-class EdgeAnalyzer:
+class EdgeAnalyzer(Resource):
     """Finds and follows objects in a stream; where the detector runs may depend on the stream.
 
     Args:
@@ -190,14 +186,6 @@ class EdgeAnalyzer:
             close = getattr(part, "close", None)
             if close is not None:
                 close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _parse_route(route: Sequence[Mapping[str, str]]) -> list[tuple[Rule | None, str]]:

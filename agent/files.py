@@ -9,14 +9,9 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from pyasc.errors import PyascError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
+from pyasc.types import Resource
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +89,7 @@ def _kill_holders(path: Path) -> None:
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
-class FolderLock:
+class FolderLock(Resource):
     """Held by the one agent of a state folder and by its engine; it is free when both have ended, however they did."""
 
     def __init__(self, folder: Path) -> None:
@@ -142,11 +137,3 @@ class FolderLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -6,22 +6,17 @@ import os
 import time
 import weakref
 from collections.abc import Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from pyasc.agent.bounded_queue import Policy
 from pyasc.agent.producer import Options, Producer, State
 from pyasc.agent.sources import Transport, parse_source
 from pyasc.errors import StreamError
-from pyasc.types import Frame
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from pyasc.types import Frame, Resource
 
 _POLL_S = 0.5
 
 
-class Stream:
+class Stream(Resource):
     """Frames of a video source, decoded in a thread of their own.
 
     Args:
@@ -156,14 +151,6 @@ class Stream:
     def close(self) -> None:
         """End the stream and release the source; a second call does nothing."""
         self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _wait_until_open(self) -> None:
         producer = self._producer

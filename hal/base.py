@@ -10,13 +10,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
+
+from pyasc.types import Resource
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from typing_extensions import Self
 
 Kind = Literal["cpu", "gpu", "npu"]
 
@@ -111,22 +111,6 @@ class Program:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     precision: str = "fp32"
-
-
-class Resource(abc.ABC):
-    """Something that has to be given back: usable with `with`, closed once, closing again does nothing."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Give it back; a second call does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Event(abc.ABC):

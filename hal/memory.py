@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pyasc.hal.base import Buffer, Device, Resource
+from pyasc.hal.base import Buffer, Device
 from pyasc.hal.host import HostBuffer
 from pyasc.hal.registry import open_device
+from pyasc.types import Resource
 
 if TYPE_CHECKING:
     import numpy as np

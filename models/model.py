@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyasc.errors import DeviceError, ModelFormatError
-from pyasc.hal.base import Executable, Resource, TensorInfo
+from pyasc.hal.base import Executable, TensorInfo
 from pyasc.models.asc.archive import Archive, open_archive
 from pyasc.models.asc.manifest import ClassificationHead, EmbeddingHead, Manifest, Yolov5Head
 from pyasc.models.image import crop, load_image
 from pyasc.models.postprocess import Boxes, Thresholds, Yolov5Decoder, embeddings, probabilities
 from pyasc.models.preprocess import Geometry
 from pyasc.models.session import Session, resolve_device
-from pyasc.types import Detections
+from pyasc.types import Detections, Resource
 
 _log = logging.getLogger(__name__)
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyasc.errors import DeviceError, DeviceLostError, ModelFormatError
-from pyasc.hal.base import Device, DeviceInfo, Executable, Program, Resource, TensorInfo
+from pyasc.hal.base import Device, DeviceInfo, Executable, Program, TensorInfo
 from pyasc.hal.registry import discover_devices, open_device
 from pyasc.models.asc.archive import Archive
 from pyasc.models.asc.plan import choose_form, make_plan
 from pyasc.models.preprocess import InputBuffer, Preprocessor
+from pyasc.types import Resource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,15 +12,14 @@ import importlib
 import importlib.metadata
 import typing
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyasc.errors import ConfigError, ConfigFault, PluginError
+from pyasc.types import Resource
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from typing_extensions import Self
 
     from pyasc.types import Detections, Tracks
 
@@ -44,7 +43,7 @@ class _PluginMeta(abc.ABCMeta):
         super().__init__(class_name, bases, body, **kwargs)
 
 
-class Plugin(metaclass=_PluginMeta):
+class Plugin(Resource, metaclass=_PluginMeta):
     """Base of all plugins. A subclass gives its name: `class Smooth(Tracker, name="smooth")`.
 
     `Config` is a frozen data class; its fields are the keys that the plugin takes, and its `__post_init__` raises ConfigError for
@@ -68,14 +67,6 @@ class Plugin(metaclass=_PluginMeta):
 
     def close(self) -> None:
         """Release models and devices; a second call does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Detector(Plugin):

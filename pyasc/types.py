@@ -1,14 +1,32 @@
-"""Small data types that several layers share. Needs NumPy only to look at their arrays, not to be imported."""
+"""Small types that several layers share. NumPy is not imported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import abc
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import Self
+
+
+class Resource(abc.ABC):
+    """Something that has to be given back: usable with `with`, closed once, closing again does nothing."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give it back; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +50,7 @@ class Detections:
 
     def __getitem__(self, keep: Any) -> Detections:
         """The rows of a boolean mask, an index array or a slice, as a new object."""
-        rows = _row_numbers(keep, len(self))
+        rows = _row_numbers(keep, self.class_id)
         return Detections(self.xyxy[keep], self.score[keep], self.class_id[keep], [self.label[i] for i in rows])
 
 
@@ -48,7 +66,7 @@ class Tracks(Detections):
 
     def __getitem__(self, keep: Any) -> Tracks:
         """The rows of a boolean mask, an index array or a slice, as a new object."""
-        rows = _row_numbers(keep, len(self))
+        rows = _row_numbers(keep, self.class_id)
         return Tracks(
             self.xyxy[keep], self.score[keep], self.class_id[keep], [self.label[i] for i in rows], self.track_id[keep]
         )
@@ -81,7 +99,9 @@ class Frame:
         return int(self.image.shape[1])
 
 
-def _row_numbers(keep: Any, count: int) -> Iterator[int]:
-    import numpy as np
-
-    return iter(np.arange(count)[keep].tolist())
+def _row_numbers(keep: Any, class_id: NDArray[np.int64]) -> list[int]:
+    # Made of an array that is there: the agent's control process, which uses this module, has no NumPy.
+    numbers = class_id.astype("int64")
+    numbers[:] = range(len(class_id))
+    rows: list[int] = numbers[keep].tolist()
+    return rows

@@ -11,21 +11,17 @@ import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from pyasc.errors import ModelFormatError
 from pyasc.models.asc.container import Entry, read_exactly, read_zip, write_zip
 from pyasc.models.asc.manifest import GRAPH_PATH, Manifest
 from pyasc.models.asc.manifest_json import MANIFEST_PATH, MAX_MANIFEST_BYTES, dump_manifest, parse_manifest
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from pyasc.types import Resource
 
 _HASH_BYTES = 1 << 20
 
 
-class Archive:
+class Archive(Resource):
     """An open `.asc` file. Its entries are mapped into memory and read from the disk when they are touched.
 
     Attributes:
@@ -74,14 +70,6 @@ class Archive:
             # BufferError: views are still held; they keep the map, which goes with the last of them.
             with contextlib.suppress(BufferError):
                 data.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_archive(path: str | os.PathLike[str], *, verify: bool = True) -> Archive:

@@ -68,7 +68,7 @@ def _graph(archive: Archive) -> dict[str, Any]:
     name, manifest = f"{archive.path}: {GRAPH_PATH}", archive.manifest
     with archive.graph() as view:
         summary = summarize_onnx(view, name)
-        tables = check_onnx(bytes(view), name)
+        tables = check_onnx(view, name)
         program = Program(name, "onnx", view, manifest.inputs, manifest.outputs)
         compare_tables(program, tables.inputs, tables.outputs)
     return {name: getattr(summary, name) for name in summary.__dataclass_fields__}

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from pyasc.errors import ModelFormatError
 from pyasc.hal.drivers.cpu import engine_statuses
-from pyasc.hal.onnx_check import check_onnx
+from pyasc.hal.onnx_check import MAX_FIELDS, check_onnx
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 _TWO_HEADS = (GOLDEN / "two_heads.onnx").read_bytes()
@@ -166,6 +166,17 @@ def test_graphs_within_graphs_end_somewhere() -> None:
         graph = wrapped(1, wrapped(5, wrapped(6, graph)))
     with pytest.raises(ModelFormatError, match="more than 16 deep"):
         check_onnx(wrapped(7, graph), "deep")
+
+
+def test_more_fields_than_any_network_has_are_refused() -> None:
+    with pytest.raises(ModelFormatError, match=f"more than {MAX_FIELDS} fields"):
+        check_onnx(b"\x08\x01" * (MAX_FIELDS + 1), "m")
+
+
+def test_more_dimensions_than_any_tensor_has_are_refused() -> None:
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1] * 100_000, raw_data=bytes(4))
+    with pytest.raises(ModelFormatError, match="more than 64 dimensions"):
+        check_onnx(_model([], [weight]), "m")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def _describe_telemetry(telemetry: dict[str, Any]) -> str:
     if not telemetry:
         return "-"
     agent = telemetry["agent"]
-    processes = {"agent": agent["rss"], "engine": agent["engine"].get("rss")}
+    processes = {"agent": agent["rss"], "engine": agent["engine_rss"]}
     parts = [
         f"CPU {telemetry['cpu']:.0f} %",
         f"memory {telemetry['memory']['percent']:.0f} %",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
                 told.set()
                 return
             shown.extend(part)
-            if b"running" in shown:
+            if b"running" in shown and re.search(rb"agent \d+ MiB, engine \d+ MiB", shown):
                 told.set()
 
     process = subprocess.Popen(
@@ -108,7 +109,7 @@ def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
     reader.start()
     try:
         assert told.wait(TIMEOUT_S), shown.decode(errors="replace")
-        assert b"running" in shown, shown.decode(errors="replace")
+        assert process.poll() is None, shown.decode(errors="replace")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     finally:

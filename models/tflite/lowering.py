@@ -151,11 +151,7 @@ class Lowering:
             return self.file.add_constant(source.name, source.data.reshape(shape))
         # Not a RESHAPE of a RESHAPE: the first may turn out to be read by nothing else.
         tensor = self._reshaped.get(tensor, tensor)
-        sizes = self.file.add_integers("shape", shape)
-        result = self.file.add_tensor(name, shape)
-        self._reshaped[result] = tensor
-        options = schema.ReshapeOptionsT(newShape=[int(size) for size in shape])
-        self.file.add_operator("RESHAPE", [tensor, sizes], [result], options)
+        self._reshaped[result := self._write_reshape(tensor, shape, name)] = tensor
         return result
 
     # Constants
@@ -233,9 +229,15 @@ class Lowering:
         return named
 
     def _copy(self, tensor: int, name: str) -> int:
-        shape = self.file.tensors[tensor].shape
-        sizes = self.file.add_integers("shape", shape)
-        return self.add("RESHAPE", [tensor, sizes], shape, name, schema.ReshapeOptionsT(newShape=list(shape)))
+        return self._write_reshape(tensor, self.file.tensors[tensor].shape, name)
+
+    def _write_reshape(self, tensor: int, shape: Sequence[int], name: str) -> int:
+        sizes = [int(size) for size in shape]
+        if sizes and sizes[0] == next(iter(self.file.tensors[tensor].shape), None):
+            # Row i of the source is row i of the result, however many there are: an engine may enlarge the batch.
+            sizes[0] = -1
+        inputs = [tensor, self.file.add_integers("shape", sizes)]
+        return self.add("RESHAPE", inputs, shape, name, schema.ReshapeOptionsT(newShape=sizes))
 
 
 def activation_code(node: Node) -> int:

@@ -404,6 +404,19 @@ def test_embeddings_with_and_without_a_batch(osnet: EmbeddingModel, demo_dir: Pa
         np.testing.assert_allclose(three(noise(), BOXES), osnet(noise(), BOXES), atol=1e-4)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_an_appearance_model_of_one_picture_can_be_enlarged(demo_dir: Path, tmp_path: Path, precision: str) -> None:
+    """Its flattening Reshape leaves the size of the batch open in the .tflite file."""
+    path = convert(demo_dir / "osnet_x0_25.onnx", tmp_path / "osnet.asc", precision=precision)
+    picture = np.random.default_rng(3).integers(0, 256, (300, 200, 3), np.uint8)
+    boxes = np.float32([[0, 0, 60, 120], [40, 30, 130, 290], [100, 100, 180, 250], [10, 150, 90, 300]])
+    with pyasc.load_model(path, device="cpu", threads=1) as one:
+        expected = one(picture, boxes)
+    with pyasc.load_model(path, device="cpu", threads=1, batch=3) as three:
+        assert (three.batch, three.executable.inputs[0].layout) == (3, "NHWC")
+        np.testing.assert_allclose(three(picture, boxes), expected, atol=1e-5)
+
+
 def test_boxes_without_a_pixel_have_no_look(osnet: EmbeddingModel) -> None:
     useless = [[-9, -9, -1, -1], [np.nan, 0, 9, 9], [5, 5, 5, 50], [50, 50, 5, 5], [1e30, 0, 2e30, 50]]
     found = osnet(noise(), np.array([useless[0], BOXES[0], *useless[1:]], np.float32))

@@ -111,7 +111,7 @@ class Manifest:
     Attributes:
         name: of the model, `yolov5n`.
         task: `detect`, `embed` or `classify`.
-        template: the family whose rules made it, `yolov5`, `osnet`, `mobilenetv2`, `onnx`.
+        template: the family whose rules made it, `yolov5`, `osnet`, `mobilenetv2`, `classifier`.
         precision: of the stored weights.
         inputs, outputs: of `graph.onnx`.
         preprocess, postprocess: as data.

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from pyasc.cli.convert import command
 from pyasc.models.asc.archive import open_archive
+from pyasc.models.conversion.templates import TEMPLATES
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def pyasc(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -112,3 +117,12 @@ def test_a_terminal_gets_a_bar(demo_dir: Path, tmp_path: Path) -> None:
     os.close(leader)
     assert b"\x1b[" in shown
     assert b"done" in shown
+
+
+def test_the_page_on_converting_names_all_options_and_families() -> None:
+    page = (ROOT / "docs" / "convert.md").read_text(encoding="utf-8")
+    options = {name for option in command.params for name in option.opts if name.startswith("--")} - {"--help"}
+    assert options == set(re.findall(r"^\| (?:`-o`, )?`(--[a-z-]+)` \|", page, re.MULTILINE))
+    for family in TEMPLATES:
+        assert f"`{family}`" in page
+        assert f"`{family}`" in (ROOT / "docs" / "asc-format.md").read_text(encoding="utf-8")

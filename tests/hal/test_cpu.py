@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import pytest
 from pyasc.errors import ConfigError, DeviceNotFoundError, ModelFormatError
 from pyasc.hal.base import Program, TensorInfo
 from pyasc.hal.drivers.cpu import CpuDevice, engine_statuses, open_device
+from pyasc.hal.drivers.cpu_options import CpuOptions
 from pyasc.hal.processor import parse_cpuinfo, processor
 
 MakeProgram = Callable[[str, str], Program]
@@ -387,3 +390,13 @@ def test_a_processor_that_nobody_knows_is_no_error(text: str) -> None:
     found = parse_cpuinfo(text, "riscv64")
     assert found.vendor
     assert found.model
+
+
+def test_the_page_on_devices_has_the_options_and_engines_of_the_driver() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "devices.md").read_text(encoding="utf-8")
+    section = page.partition("## Options of the CPU")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE)
+    assert {name for name, _ in rows} == {field.name for field in dataclasses.fields(CpuOptions)}
+    assert dict(rows)["engine"] == ", ".join(f"`{engine.name}`" for engine in engine_statuses())
+    text = importlib.import_module("pyasc.hal.drivers.cpu").__doc__ or ""
+    assert {name for name, _ in rows} == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))

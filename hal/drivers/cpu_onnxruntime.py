@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ModelFormatError, UnsupportedOperatorError
 from pyasc.hal.base import Program
-from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session, contents, with_batch
-from pyasc.hal.model_tables import compare_tables
-from pyasc.hal.onnx_check import check_onnx
+from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session, onnx_contents, with_batch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,9 +32,7 @@ class OnnxruntimeSession(Session):
         import onnxruntime
 
         self.inputs, self.outputs = with_batch(program, batch)
-        data = contents(program)
-        tables = check_onnx(data, program.name)
-        compare_tables(program, tables.inputs, tables.outputs)
+        data = onnx_contents(program)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

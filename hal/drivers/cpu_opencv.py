@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ModelFormatError, UnsupportedOperatorError
 from pyasc.hal.base import Program
-from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session, contents, with_batch
-from pyasc.hal.model_tables import compare_tables
-from pyasc.hal.onnx_check import check_onnx
+from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session, onnx_contents, with_batch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,9 +35,7 @@ class OpencvSession(Session):
         import numpy as np
 
         self.inputs, self.outputs = with_batch(program, batch)
-        data = contents(program)
-        tables = check_onnx(data, program.name)
-        compare_tables(program, tables.inputs, tables.outputs)
+        data = onnx_contents(program)
         self._cv2 = cv2
         self._threads = threads
         try:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ConfigError
 from pyasc.hal.base import Program, TensorInfo
+from pyasc.hal.model_tables import compare_tables
+from pyasc.hal.onnx_check import check_onnx
 from pyasc.hal.processor import usable_cores
 
 if TYPE_CHECKING:
@@ -83,3 +85,15 @@ def contents(program: Program) -> bytes:
     if isinstance(whole, bytes) and len(whole) == program.data.nbytes:
         return whole
     return bytes(program.data)
+
+
+def onnx_contents(program: Program) -> bytes:
+    """The bytes of an ONNX program whose structure is sound and whose inputs and outputs are the program's.
+
+    Raises:
+        ModelFormatError: it is damaged, reads other files, or is not what the program's tables say.
+    """
+    data = contents(program)
+    tables = check_onnx(data, program.name)
+    compare_tables(program, tables.inputs, tables.outputs)
+    return data

@@ -38,6 +38,12 @@ def boxes(found: Detections) -> dict[str, list[list[float]]]:
 
 
 @pytest.fixture
+def no_forced_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of a graph.onnx, which a forced engine for .tflite files would refuse."""
+    monkeypatch.delenv("PYASC_CPU_ENGINE", raising=False)
+
+
+@pytest.fixture
 def model(spots_asc: Path) -> Iterator[DetectionModel]:
     with pyasc.load_model(spots_asc, device="cpu", threads=1) as model:
         assert isinstance(model, DetectionModel)
@@ -73,6 +79,7 @@ def plain_asc(spots_asc: Path, tmp_path: Path) -> Path:
     return tmp_path / "plain.asc"
 
 
+@pytest.mark.usefixtures("no_forced_engine")
 @pytest.mark.parametrize("engine", ["onnxruntime", "opencv"])
 def test_the_portable_graph_gives_the_same(plain_asc: Path, engine: str) -> None:
     with pyasc.load_model(plain_asc, device="cpu", engine=engine) as model:
@@ -80,6 +87,7 @@ def test_the_portable_graph_gives_the_same(plain_asc: Path, engine: str) -> None
         assert boxes(model(PICTURE)) == FOUND
 
 
+@pytest.mark.usefixtures("no_forced_engine")
 @pytest.mark.parametrize("engine", ["onnxruntime", "opencv"])
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_the_engine_that_is_asked_for_decides_about_the_form(spots_asc: Path, device: str, engine: str) -> None:
@@ -467,6 +475,7 @@ def classifier(path: Path, labels: tuple[str, ...]) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("no_forced_engine")
 @pytest.mark.parametrize("labels", [("red", "green", "blue"), ()])
 def test_classification(tmp_path: Path, labels: tuple[str, ...]) -> None:
     with pyasc.load_model(classifier(tmp_path / "c.asc", labels), device="cpu") as model:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import difflib
 import importlib
 import importlib.metadata
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyasc.errors import ConfigError, ConfigFault, PluginError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # Built-in plugin name to module; the module has exactly one class that registers under the name.
 _BUILT_IN = {"yolov5": "pyasc.plugins.yolov5", "deepsort": "pyasc.plugins.deepsort"}
 _CLASSES: dict[str, type[Plugin]] = {}
+# A hostile document may have more unknown keys than anyone reads, and each hint costs time.
+_MAX_UNKNOWN = 100
 
 
 class _PluginMeta(abc.ABCMeta):
@@ -153,7 +156,8 @@ def parse_config(config: type, options: Mapping[str, Any], path: str = "") -> An
     hints = typing.get_type_hints(config)
     fields = {field.name: field for field in dataclasses.fields(config)}
     prefix = f"{path}." if path else ""
-    faults = [ConfigFault(f"{prefix}{key}", "unknown key") for key in options if key not in fields]
+    unknown = [key for key in options if key not in fields][:_MAX_UNKNOWN]
+    faults = [ConfigFault(f"{prefix}{key}", f"unknown key{_hint(key, fields)}") for key in unknown]
     for key, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if key in options and not _fits(options[key], hints[key]):
@@ -173,7 +177,8 @@ def _load_entry_point(name: str) -> None:
     entries = [entry for entry in importlib.metadata.entry_points(group="pyasc.plugins") if entry.name == name]
     if not entries:
         known = sorted({*_BUILT_IN, *_CLASSES, *importlib.metadata.entry_points(group="pyasc.plugins").names})
-        raise PluginError(f"no plugin named {name!r} (there are: {', '.join(known)})")
+        others = f" (there are: {', '.join(known)})"
+        raise PluginError(f"no plugin named {name!r}{_hint(name, known) or others}")
     try:
         cls = entries[0].load()
     except Exception as error:
@@ -181,6 +186,11 @@ def _load_entry_point(name: str) -> None:
     if not (isinstance(cls, type) and issubclass(cls, Plugin)):
         raise PluginError(f"plugin {name}: {entries[0].value} is not a subclass of pyasc.plugins.base.Plugin")
     _CLASSES.setdefault(name, cls)
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name[:64], list(known), n=1)
+    return f" (did you mean `{close[0]}`?)" if close else ""
 
 
 def _fits(value: Any, hint: Any) -> bool:

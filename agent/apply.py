@@ -14,18 +14,19 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyasc.agent.config import MAX_FAULTS, check_version, digest, parse_document, validate
+from pyasc.agent.config import MAX_FAULTS, check_version, digest, merge_faults, parse_document, validate
 from pyasc.agent.masking import mask
 from pyasc.agent.store import Refused, Store, Stored
 from pyasc.errors import ConfigError, ConfigFault
 
 _log = logging.getLogger(__name__)
 
+CHECK_TIMEOUT_S = 5.0
 CONFIGURE_TIMEOUT_S = 120.0
 COMMIT_TIMEOUT_S = 30.0
 PROVE_TIMEOUT_S = 60.0
@@ -44,6 +45,17 @@ class _Trial:
     request: int
     deadline: float
     changed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """A document that is refused already, until the engine has said what is wrong with its plugins, or is late."""
+
+    version: int | None
+    sha256: str
+    faults: list[ConfigFault]
+    request: int
+    deadline: float
 
 
 class Applier:
@@ -81,6 +93,7 @@ class Applier:
         self._refused = store.refused()
         self._next: Stored | None = None
         self._trial: _Trial | None = None
+        self._refusal: _Refusal | None = None
         self._states: dict[str, tuple[str, str | None]] = {}
         self._engine_up = False
         self._crashes = 0
@@ -99,6 +112,7 @@ class Applier:
         """Take a document from the topic `config/set`; an empty one, which clears the retained message, is nothing."""
         if not payload:
             return
+        self._refuse_now()  # what is said of documents comes in the order of the documents
         try:
             document = parse_document(payload)
         except ConfigError as error:
@@ -108,10 +122,11 @@ class Applier:
         stored = Stored(document, digest(document))
         faults = validate(document, model_dir=self._model_dir)
         newest = self._next or self.current
-        if not faults and (fault := check_version(stored.version, stored.sha256, _mark(newest))) is not None:
-            faults = [fault]
+        if not any(fault.path == "version" for fault in faults):
+            fault = check_version(stored.version, stored.sha256, _mark(newest))
+            faults = faults if fault is None else merge_faults(faults, [fault])
         if faults:
-            self._say(version, "rejected", faults, stored.sha256)
+            self._refuse(version, stored, faults)
         elif self._refused is not None and self._refused.sha256 == stored.sha256:
             errors = [ConfigFault(**error) for error in self._refused.errors]
             self._say(version, "rolled-back", errors, stored.sha256)
@@ -136,6 +151,7 @@ class Applier:
         """The engine has ended."""
         self._engine_up = self.settled = False
         self._retry_at = None
+        self._refuse_now()
         trial, self._trial = self._trial, None
         if trial is None:
             return
@@ -152,7 +168,10 @@ class Applier:
 
     def replied(self, message: dict[str, Any]) -> bool:
         """Take a `reply` of the engine; False when it answers something else."""
-        trial = self._trial
+        trial, refusal = self._trial, self._refusal
+        if refusal is not None and message.get("id") == refusal.request:
+            self._refuse_now(_faults(message) if message.get("errors") else [])
+            return True
         if trial is None or trial.step == "prove" or message.get("id") != trial.request:
             return False
         faults = _faults(message)
@@ -170,6 +189,8 @@ class Applier:
     def tick(self) -> None:
         """Look at the deadlines."""
         now, trial = time.monotonic(), self._trial
+        if self._refusal is not None and now >= self._refusal.deadline:
+            self._refuse_now()
         if self._retry_at is not None and now >= self._retry_at and trial is None and self.current is not None:
             self._begin(self.current, again=True)
         if trial is None or now < trial.deadline:
@@ -182,6 +203,22 @@ class Applier:
         message = f"did not come up within {PROVE_TIMEOUT_S:.0f} s"
         self._trial = None
         self._roll_back(trial.stored, [ConfigFault(f"pipelines.{name}", message) for name in waiting])
+
+    # --- refusals
+
+    def _refuse(self, version: int | None, stored: Stored, faults: list[ConfigFault]) -> None:
+        """Report the faults together with those of plugins and their options, which only the engine can name."""
+        request = next(self._numbers)
+        self._refusal = _Refusal(version, stored.sha256, faults, request, time.monotonic() + CHECK_TIMEOUT_S)
+        asked = self._engine_up and isinstance(stored.document.get("pipelines"), dict)
+        if not (asked and self._send("check", id=request, pipelines=stored.document["pipelines"])):
+            self._refuse_now()
+
+    def _refuse_now(self, more: Iterable[ConfigFault] = ()) -> None:
+        """Report the refusal that waits for the engine, if there is one."""
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            self._say(refusal.version, "rejected", merge_faults(refusal.faults, more), refusal.sha256)
 
     # --- the steps
 

@@ -8,12 +8,42 @@ from pathlib import Path
 from typing import Any
 
 from pyasc.agent.analyzer import EdgeAnalyzer
+from pyasc.agent.config import MAX_FAULTS, merge_faults, validate
 from pyasc.agent.events import LEAVE_AFTER_S
+from pyasc.agent.faults import join
 from pyasc.agent.stream import Stream
 from pyasc.errors import ConfigError, ConfigFault, DeviceError, PluginError, PyascError
 from pyasc.plugins.base import Detector, Plugin, Tracker, parse_config, plugin_class
 
 _log = logging.getLogger(__name__)
+
+
+def check_document(document: Mapping[str, Any], *, model_dir: Path | None) -> list[ConfigFault]:
+    """Every fault of a document that can be found without loading a model or opening a device; an empty list is a good one.
+
+    Args:
+        document: from `parse_document`.
+        model_dir: the folder that model names are relative to; None leaves out whether the files exist.
+    """
+    return merge_faults(validate(document, model_dir=model_dir), check_plugins(document.get("pipelines")))
+
+
+def check_plugins(pipelines: Any) -> list[ConfigFault]:
+    """Find the plugins that a document names and make their configurations, loading nothing.
+
+    Args:
+        pipelines: of a document that may be broken in any way; parts of the wrong type are passed over: `validate` names them.
+    """
+    faults: list[ConfigFault] = []
+    for name, spec in pipelines.items() if isinstance(pipelines, dict) else ():
+        for key, base in (("detector", Detector), ("tracker", Tracker)):
+            part = spec.get(key) if isinstance(spec, dict) else None
+            if isinstance(part, dict) and isinstance(part.get("plugin"), str):
+                path = join("pipelines", name, key)
+                faults += _Stage(base, dict(part), path, f"{path}.device", Path()).check()
+        if len(faults) >= MAX_FAULTS:
+            break
+    return faults
 
 
 def build_analyzer(spec: Mapping[str, Any], *, path: str, model_dir: Path) -> EdgeAnalyzer:
@@ -38,12 +68,7 @@ def build_analyzer(spec: Mapping[str, Any], *, path: str, model_dir: Path) -> Ed
     if "tracker" in spec:
         stages.append(_Stage(Tracker, dict(spec["tracker"]), f"{path}.tracker", f"{path}.tracker.device", model_dir))
     faults = [fault for stage in stages for fault in stage.check()]
-    if "tracker" not in spec:
-        needing = [key for key in ("zones", "lines", "publish_tracks") if spec.get(key)]
-        faults += [ConfigFault(f"{path}.{key}", "needs a tracker") for key in needing]
-    if faults:
-        raise ConfigError(faults)
-    return _load(spec, stages, path)
+    return _load(spec, stages, path, faults)
 
 
 def open_stream(source: Mapping[str, Any]) -> Stream:
@@ -91,8 +116,9 @@ class _Stage:
         return []
 
     def load(self, faults: list[ConfigFault]) -> Plugin | None:
-        """Make the plugin; None when that fails, with a fault added for what is to blame."""
-        assert self._class is not None
+        """Make the plugin; None when that fails, with a fault added for what is to blame, or when `check` has failed."""
+        if self._class is None:
+            return None
         try:
             return self._class(self._config)
         except ConfigError as error:
@@ -116,8 +142,8 @@ class _Stage:
         return ConfigFault(f"{self.path}.plugin", f"{self._name} cannot be made: {type(error).__name__}: {error}")
 
 
-def _load(spec: Mapping[str, Any], stages: list[_Stage], path: str) -> EdgeAnalyzer:
-    faults: list[ConfigFault] = []
+def _load(spec: Mapping[str, Any], stages: list[_Stage], path: str, faults: list[ConfigFault]) -> EdgeAnalyzer:
+    """Make the analyzer; with faults already known, the rest is loaded for its faults alone."""
     loaded: list[Any] = [stage.load(faults) for stage in stages]
     if not faults:
         faults = _try_route(spec.get("route", ()), loaded[0], path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,7 +22,7 @@ from pyasc.agent.rules import parse_rule
 from pyasc.agent.shapes import line_fault, polygon_fault
 from pyasc.errors import ConfigError, ConfigFault
 
-__all__ = ["MAX_FAULTS", "check_version", "digest", "load_config", "parse_document", "schema", "validate"]
+__all__ = ["MAX_FAULTS", "check_version", "digest", "merge_faults", "parse_document", "schema", "validate"]
 
 MAX_FAULTS = 100
 NETWORK_SCHEMES = ("rtsp", "rtsps", "http", "https")
@@ -34,19 +34,6 @@ def schema() -> dict[str, Any]:
     text = resources.files("pyasc.agent").joinpath("config.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
-
-
-def load_config(path: Path, *, model_dir: Path | None) -> dict[str, Any]:
-    """Read and check a configuration file.
-
-    Raises:
-        ConfigError: with every fault.
-        OSError: the file cannot be read.
-    """
-    document = parse_document(path.read_bytes())
-    if faults := validate(document, model_dir=model_dir):
-        raise ConfigError(faults)
-    return document
 
 
 def validate(document: Mapping[str, Any], *, model_dir: Path | None) -> list[ConfigFault]:
@@ -64,6 +51,13 @@ def validate(document: Mapping[str, Any], *, model_dir: Path | None) -> list[Con
             path = join("pipelines", name)
             faults += [fault for fault in _pipeline_faults(path, pipeline, model_dir) if not _covered(fault, broken)]
     return [ConfigFault(path, mask(message)) for path, message in sorted(faults)[:MAX_FAULTS]]
+
+
+def merge_faults(own: list[ConfigFault], more: Iterable[ConfigFault]) -> list[ConfigFault]:
+    """The faults of `validate` and more, up to `MAX_FAULTS`; each place, or a part of it, is named by one of the two only."""
+    broken = {fault.path for fault in own}
+    added = {fault for fault in more if not _covered(fault, broken)}
+    return sorted((*own, *added))[:MAX_FAULTS]
 
 
 def check_version(version: int, sha256: str, applied: tuple[int, str] | None) -> ConfigFault | None:
@@ -103,6 +97,10 @@ def _pipeline_faults(path: str, pipeline: dict[str, Any], model_dir: Path | None
             message = _model_fault(part["model"], model_dir)
             if message is not None:
                 yield ConfigFault(f"{path}.{stage}.model", message)
+    if "tracker" not in pipeline:
+        for key in ("zones", "lines", "publish_tracks"):
+            if pipeline.get(key):
+                yield ConfigFault(f"{path}.{key}", "needs a tracker")
     yield from _route_faults(path, pipeline)
     for key, check in (("zones", polygon_fault), ("lines", line_fault)):
         shapes = pipeline.get(key)

@@ -29,13 +29,14 @@ from typing import Any
 import cv2
 
 from pyasc import __version__
+from pyasc.agent.assembly import check_plugins
 from pyasc.agent.ipc import Channel
 from pyasc.agent.masking import mask
 from pyasc.agent.outbox import Outbox
-from pyasc.agent.pipeline import Pipeline
+from pyasc.agent.pipeline import Pipeline, prepare_all
 from pyasc.agent.sources import quiet_opencv
 from pyasc.agent.spool import Spool
-from pyasc.errors import ConfigError, ConfigFault, DeviceError, PyascError, TransportError
+from pyasc.errors import ConfigError, DeviceError, PyascError, TransportError
 from pyasc.hal.base import Device
 from pyasc.hal.registry import open_device
 
@@ -127,7 +128,7 @@ class Engine:
         kind = message.get("type")
         if kind in ("configure", "commit", "abort"):
             self._changes.put(message)
-        elif kind == "command":
+        elif kind in ("check", "command"):
             self._commands.put(message)
         elif kind == "ack":
             self._outbox.acknowledge(int(message["n"]))
@@ -185,6 +186,10 @@ class Engine:
             return self._commit()
         if message["type"] == "abort":
             return self._abort()
+        if message["type"] == "check":
+            if faults := check_plugins(message["pipelines"]):
+                raise ConfigError(faults)
+            return {}
         pipeline = self._pipeline(message.get("args") or {})
         if message.get("command") == "snapshot":
             return {"jpeg": base64.b64encode(pipeline.snapshot()).decode()}
@@ -204,19 +209,20 @@ class Engine:
         """Build what is new or different beside what runs."""
         self._abort()
         built: dict[str, Pipeline] = {}
-        faults: list[ConfigFault] = []
         for name, spec in specs.items():
             present = self._running.get(name)
             if present is not None and present.spec == spec and present.model_dir == model_dir:
                 built[name] = present
             else:
                 built[name] = Pipeline(name, spec, model_dir=model_dir, sink=self._outbox)
-                faults += _faults_of(built[name])
         self._built = built
-        if faults:
+        changed = sorted(name for name in built if built[name] is not self._running.get(name))
+        try:
+            prepare_all([built[name] for name in changed])
+        except BaseException:
             self._abort()
-            raise ConfigError(faults)
-        return {"changed": sorted(name for name in built if built[name] is not self._running.get(name))}
+            raise
+        return {"changed": changed}
 
     def _commit(self) -> dict[str, Any]:
         """Switch to what was built: first what goes is ended, for it may hold a camera or a device that what comes needs."""
@@ -311,14 +317,6 @@ class _Forward(logging.Handler):
 class _Masked(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return mask(super().format(record))
-
-
-def _faults_of(pipeline: Pipeline) -> tuple[ConfigFault, ...]:
-    try:
-        pipeline.prepare()
-    except ConfigError as error:
-        return error.faults
-    return ()
 
 
 def _stop_all(pipelines: list[Pipeline], timeout_s: float) -> None:

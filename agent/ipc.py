@@ -7,6 +7,7 @@ Control to engine:
 | `configure` | `id`, `version`, `pipelines`, `model_dir` | build it beside what runs, switch nothing; answered by `reply` |
 | `commit` | `id` | switch to what the last `configure` built; unchanged pipelines go on untouched; answered by `reply` |
 | `abort` | `id` | throw away what the last `configure` built; answered by `reply` |
+| `check` | `id`, `pipelines` | say what is wrong with plugins and their options, load nothing; answered by `reply` |
 | `command` | `id`, `command`, `args` | `snapshot`, `restart-pipeline`; answered by `reply` |
 | `ack` | `n` | the spool holds all `events` messages up to number n |
 | `stop` | | end all pipelines, send what is left, exit |

@@ -20,7 +20,7 @@ from pyasc.agent.events import Event, frame_message
 from pyasc.agent.faults import join
 from pyasc.agent.masking import mask
 from pyasc.agent.stream import Stream
-from pyasc.errors import ConfigError, PyascError
+from pyasc.errors import ConfigError, ConfigFault, PyascError
 from pyasc.types import Detections, Frame, Tracks
 
 _log = logging.getLogger(__name__)
@@ -32,6 +32,24 @@ _RETRY_FIRST_S, _RETRY_LAST_S = 1.0, 60.0
 _STEADY_S = 60.0
 _RATE_WINDOW_S = 3.0
 _JPEG_QUALITY = 85
+
+
+def prepare_all(pipelines: Sequence[Pipeline]) -> None:
+    """Prepare each pipeline.
+
+    Raises:
+        ConfigError: with the faults of all; the others stay prepared.
+    """
+    if faults := [fault for pipeline in pipelines for fault in _faults_of(pipeline)]:
+        raise ConfigError(faults)
+
+
+def _faults_of(pipeline: Pipeline) -> tuple[ConfigFault, ...]:
+    try:
+        pipeline.prepare()
+    except ConfigError as error:
+        return error.faults
+    return ()
 
 
 class Sink(Protocol):

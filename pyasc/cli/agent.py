@@ -56,7 +56,8 @@ def run(settings_file: Path, log_level: str | None) -> None:
 def check(context: click.Context, file: Path, model_dir: Path | None, as_json: bool) -> None:
     """Check a configuration, or the agent's own file, and name every fault by its path.
 
-    Works offline. What only the box can tell (its devices, options of plugins) is checked when it is applied.
+    Works offline, with the plugins that are installed here. What only the box can tell (its devices, whether its models load) is
+    checked when it is applied.
     """
     faults = _faults_of(file, model_dir)
     if as_json:
@@ -98,13 +99,15 @@ def schema(own: bool) -> None:
 
 
 def _faults_of(file: Path, model_dir: Path | None) -> list[ConfigFault]:
-    from pyasc.agent.config import parse_document, validate
+    from pyasc.agent.document import parse_document
     from pyasc.agent.settings import parse_settings
 
     try:
         document = parse_document(file.read_bytes())
         if "broker" not in document:
-            return validate(document, model_dir=model_dir)
+            from pyasc.agent.assembly import check_document
+
+            return check_document(document, model_dir=model_dir)
         parse_settings(document, file.resolve().parent)
     except ConfigError as error:
         return list(error.faults)

@@ -200,18 +200,20 @@ class _Rate:
 
 
 def _run_document(path: Path, model_dir: Path | None, as_json: bool) -> int:
-    from pyasc.agent.config import load_config
-    from pyasc.agent.pipeline import Pipeline
+    from pyasc.agent.assembly import check_document
+    from pyasc.agent.document import parse_document
+    from pyasc.agent.pipeline import Pipeline, prepare_all
     from pyasc.agent.sources import quiet_opencv
 
     quiet_opencv()
     folder = (model_dir or path.parent).resolve()
-    document = load_config(path, model_dir=folder)
+    document = parse_document(path.read_bytes())
+    if faults := check_document(document, model_dir=folder):
+        raise ConfigError(faults)
     view = RunView(as_json, name_pipelines=True)
     pipelines = [Pipeline(name, spec, model_dir=folder, sink=view) for name, spec in document["pipelines"].items()]
     try:
-        for pipeline in pipelines:
-            pipeline.prepare()
+        prepare_all(pipelines)
         with view, _signals() as stop:
             for pipeline in pipelines:
                 pipeline.start()

@@ -101,6 +101,9 @@ class Engine:
         self.built = None if errors else message["pipelines"]
         self.channel.send("reply", id=message["id"], ok=not errors, errors=errors)
 
+    def check(self, message: dict[str, Any]) -> None:
+        self.channel.send("reply", id=message["id"], ok=True, result={})
+
     def commit(self, message: dict[str, Any]) -> None:
         assert self.built is not None
         with self.lock:

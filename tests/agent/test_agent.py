@@ -214,6 +214,25 @@ def test_killed_broker_engine_and_agent_lose_no_event(
     assert stays(events, "enter") == stays(events, "leave")
 
 
+def test_every_fault_is_named_in_one_report(agent: Agent, operator: Any, document: Any) -> None:
+    detector = {"plugin": "yolov5", "model": "blobs.asc", "confidenc": 0.3}
+    shapes = {"zones": {"door": [[0, 0], [1, 1]]}, "colour": "red"}
+    operator.publish(
+        f"{BASE}config/set",
+        document(1, source={"url": "ftp://x"}, detector=detector, tracker={"plugin": "deepsrt"}, **shapes),
+    )
+    report = operator.wait(f"{BASE}config")
+    assert report["state"] == "rejected"
+    assert {error["path"].removeprefix("pipelines.gate."): error["message"] for error in report["errors"]} == {
+        "colour": "unknown key",
+        "detector.confidenc": "unknown key (did you mean `confidence`?)",
+        "source.url": "scheme 'ftp' is not one of rtsp, rtsps, http, https, file",
+        "tracker.plugin": "no plugin named 'deepsrt' (did you mean `deepsort`?)",
+        "zones.door": "has 2 entries, at least 3 are needed",
+    }
+    assert operator.of(f"{BASE}config") == [report]
+
+
 def test_snapshot_is_a_picture_of_the_pipeline(agent: Agent, operator: Any, document: Any) -> None:
     import cv2
     import numpy as np

@@ -262,6 +262,76 @@ def test_disabled_pipeline_needs_not_come_up(bench: Bench) -> None:
     assert bench.last == (1, "applied", [])
 
 
+BROKEN = b'{"version": 2, "colour": 1, "pipelines": {"gate": {"source": {"url": "a"}, "detector": {"plugin": "p"}}}}'
+UNKNOWN_OPTION = {"path": "pipelines.gate.detector.confidenc", "message": "unknown key"}
+
+
+def test_faults_of_plugins_come_in_the_same_report(bench: Bench) -> None:
+    bench.apply(1, gate="a")
+    count = len(bench.reports)
+    bench.applier.offer(BROKEN)
+    assert bench.sent[-1][0] == "check"
+    assert list(bench.sent[-1][1]["pipelines"]) == ["gate"]
+    bench.reply(ok=False, errors=[UNKNOWN_OPTION])
+    assert bench.last == (2, "rejected", ["colour", "pipelines.gate.detector.confidenc"])
+    assert len(bench.reports) == count + 1
+    assert not bench.applier.replied({"id": bench.sent[-1][1]["id"], "ok": True}), "answered once"
+
+
+def test_place_that_is_named_already_is_not_named_again(bench: Bench) -> None:
+    bench.applier.offer(
+        b'{"version": 1, "pipelines": {"gate": {"source": {"url": "a"}, "detector": {"plugin": "p p"}}}}'
+    )
+    bench.reply(ok=False, errors=[{"path": "pipelines.gate.detector.plugin", "message": "no plugin"}])
+    assert bench.last == (1, "rejected", ["pipelines.gate.detector.plugin"])
+    assert "does not fit" in bench.reports[-1]["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("how", ["late", "gone", "failed"])
+def test_engine_that_cannot_check_leaves_the_known_faults(
+    bench: Bench, clock: Callable[[float], None], how: str
+) -> None:
+    bench.applier.offer(BROKEN)
+    assert bench.reports == []
+    if how == "late":
+        bench.applier.tick()
+        assert bench.reports == []
+        clock(apply.CHECK_TIMEOUT_S)
+        bench.applier.tick()
+    elif how == "gone":
+        bench.applier.engine_gone("killed by SIGKILL")
+    else:
+        bench.reply(ok=False, error="ImportError: no module")
+    assert bench.last == (2, "rejected", ["colour"])
+    assert len(bench.reports) == 1
+
+
+def test_refusals_are_told_in_the_order_of_the_documents(bench: Bench) -> None:
+    bench.applier.offer(BROKEN)
+    bench.applier.offer(BROKEN.replace(b"colour", b"color").replace(b"2", b"3", 1))
+    assert bench.last == (2, "rejected", ["colour"])
+    bench.applier.offer(document(4, gate="a"))
+    assert bench.last == (3, "rejected", ["color"])
+    assert [kind for kind, _ in bench.sent] == ["check", "check", "configure"]
+
+
+def test_nobody_is_asked_where_the_engine_is_down_or_nothing_is_to_be_checked(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.applier.offer(BROKEN)
+    assert bench.last == (2, "rejected", ["colour"])
+    bench.applier.engine_up()
+    bench.applier.offer(b"version: 3")
+    assert bench.last == (3, "rejected", ["pipelines"])
+    assert bench.sent == []
+
+
+def test_stale_version_is_named_beside_other_faults(bench: Bench) -> None:
+    bench.apply(3, gate="a")
+    bench.applier.offer(BROKEN)
+    bench.reply(ok=True)
+    assert bench.last == (2, "rejected", ["colour", "version"])
+
+
 def test_cleared_retained_message_is_nothing(bench: Bench) -> None:
     bench.applier.offer(b"")
     assert (bench.sent, bench.reports) == ([], [])

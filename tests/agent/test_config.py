@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyasc.agent.config import MAX_FAULTS, check_version, digest, load_config, parse_document, schema, validate
+from pyasc.agent.config import MAX_FAULTS, check_version, digest, parse_document, schema, validate
 from pyasc.agent.document import MAX_DEPTH, MAX_DOCUMENT_BYTES
 from pyasc.agent.masking import mask
 from pyasc.errors import ConfigError, ConfigFault
@@ -221,12 +221,13 @@ def test_digest_is_of_the_content() -> None:
     assert digest(changed(route=None)) != digest(document)
 
 
-def test_load_config_raises_with_every_fault(tmp_path: Path) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text("version: x\npipelines: []\n")
-    with pytest.raises(ConfigError) as caught:
-        load_config(file, model_dir=None)
-    assert [fault.path for fault in caught.value.faults] == ["pipelines", "version"]
+@pytest.mark.parametrize("key", ["zones", "lines", "publish_tracks"])
+def test_what_needs_a_tracker(key: str) -> None:
+    value = {"zones": {"a": [[0, 0], [1, 0], [1, 1]]}, "lines": {"a": [[0, 0], [1, 1]]}, "publish_tracks": True}[key]
+    pipeline = {"source": {"url": "x"}, "detector": {"plugin": "p"}, key: value}
+    assert faults({"version": 1, "pipelines": {"g": pipeline}}) == {f"pipelines.g.{key}": "needs a tracker"}
+    pipeline["tracker"] = {"plugin": "p"}
+    assert faults({"version": 1, "pipelines": {"g": pipeline}}) == {}
 
 
 @pytest.mark.parametrize(

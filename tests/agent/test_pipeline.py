@@ -106,7 +106,6 @@ def state(pipeline: Pipeline) -> str:
             "not in 1..255",
         ),
         ({"tracker": {"plugin": "nearest", "reach": "far"}}, "tracker.reach", "not of type float"),
-        ({"tracker": None, "lines": None}, "zones", "needs a tracker"),
     ],
 )
 def test_a_fault_is_named_by_its_path(make, changes, path, message):

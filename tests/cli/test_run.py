@@ -189,6 +189,15 @@ def test_faults_of_a_document_come_with_their_paths(run, blob_clip, blob_models,
     done = run("config.yaml", "--model-dir", blob_models)
     assert done.returncode == 1
     assert "pipelines.gate.tracker.reach" in done.stderr
+    (tmp_path / "config.yaml").write_text(
+        f"version: 1\npipelines:\n  gate:\n    colour: red\n    source: {{url: {blob_clip}}}\n"
+        "    detector: {plugin: blobs, model: blobs.asc, treshold: 1}\n    tracker: {plugin: neerest}\n"
+        f"  door:\n    source: {{url: {blob_clip}}}\n    detector: {{plugin: blobs, model: absent.asc}}\n"
+    )
+    done = run("config.yaml", "--model-dir", blob_models)
+    assert done.returncode == 1
+    for path in ("gate.colour", "gate.detector.treshold", "gate.tracker.plugin", "door.detector.model"):
+        assert f"pipelines.{path}: " in done.stderr
 
 
 def test_a_failed_pipeline_makes_the_exit_code_1(run, blob_clip, blob_models, tmp_path):

@@ -53,6 +53,7 @@ class _Refusal:
 
     version: int | None
     sha256: str
+    pipelines: Any
     faults: list[ConfigFault]
     request: int
     deadline: float
@@ -145,6 +146,7 @@ class Applier:
         """
         self._engine_up = True
         self._states.clear()
+        self._ask()
         self._advance()
 
     def engine_gone(self, how: str) -> None:
@@ -208,10 +210,16 @@ class Applier:
 
     def _refuse(self, version: int | None, stored: Stored, faults: list[ConfigFault]) -> None:
         """Report the faults together with those of plugins and their options, which only the engine can name."""
-        request = next(self._numbers)
-        self._refusal = _Refusal(version, stored.sha256, faults, request, time.monotonic() + CHECK_TIMEOUT_S)
-        asked = self._engine_up and isinstance(stored.document.get("pipelines"), dict)
-        if not (asked and self._send("check", id=request, pipelines=stored.document["pipelines"])):
+        pipelines, deadline = stored.document.get("pipelines"), time.monotonic() + CHECK_TIMEOUT_S
+        self._refusal = _Refusal(version, stored.sha256, pipelines, faults, next(self._numbers), deadline)
+        if not isinstance(pipelines, dict):
+            self._refuse_now()
+        elif self._engine_up:
+            self._ask()
+
+    def _ask(self) -> None:
+        refusal = self._refusal
+        if refusal is not None and not self._send("check", id=refusal.request, pipelines=refusal.pipelines):
             self._refuse_now()
 
     def _refuse_now(self, more: Iterable[ConfigFault] = ()) -> None:

@@ -315,11 +315,21 @@ def test_refusals_are_told_in_the_order_of_the_documents(bench: Bench) -> None:
     assert [kind for kind, _ in bench.sent] == ["check", "check", "configure"]
 
 
-def test_nobody_is_asked_where_the_engine_is_down_or_nothing_is_to_be_checked(tmp_path: Path) -> None:
+def test_engine_that_is_starting_is_waited_for(tmp_path: Path, clock: Callable[[float], None]) -> None:
     bench = Bench(tmp_path)
     bench.applier.offer(BROKEN)
-    assert bench.last == (2, "rejected", ["colour"])
+    assert (bench.sent, bench.reports) == ([], [])
     bench.applier.engine_up()
+    bench.reply(ok=False, errors=[UNKNOWN_OPTION])
+    assert bench.last == (2, "rejected", ["colour", "pipelines.gate.detector.confidenc"])
+    bench.applier.engine_gone("killed by SIGKILL")
+    bench.applier.offer(BROKEN.replace(b"2", b"3", 1))
+    clock(apply.CHECK_TIMEOUT_S)
+    bench.applier.tick()
+    assert bench.last == (3, "rejected", ["colour"])
+
+
+def test_engine_is_not_asked_where_nothing_is_to_be_checked(bench: Bench) -> None:
     bench.applier.offer(b"version: 3")
     assert bench.last == (3, "rejected", ["pipelines"])
     assert bench.sent == []

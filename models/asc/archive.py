@@ -19,6 +19,8 @@ from pyasc.models.asc.manifest_json import MANIFEST_PATH, MAX_MANIFEST_BYTES, du
 from pyasc.types import Resource
 
 _HASH_BYTES = 1 << 20
+# What is often given for an archive, by its ending.
+_CONVERTIBLE = {".pt": "a checkpoint", ".pth": "a checkpoint", ".onnx": "an ONNX file"}
 
 
 class Archive(Resource):
@@ -90,6 +92,9 @@ def open_archive(path: str | os.PathLike[str], *, verify: bool = True) -> Archiv
     try:
         return _open(path, fd, verify)
     except ModelFormatError as error:
+        if path.suffix.lower() in _CONVERTIBLE:
+            kind = _CONVERTIBLE[path.suffix.lower()]
+            raise ModelFormatError(f"{path} is {kind}: convert it first by `pyasc convert {path}`") from error
         raise ModelFormatError(f"{path}: {error}") from error
     finally:
         os.close(fd)

@@ -38,6 +38,14 @@ def test_a_model_comes_back_as_it_was_written(small_asc: Path, detector: Manifes
         assert archive.sha256[VARIANT] == hashlib.sha256(b"tflite" * 33).hexdigest()
 
 
+@pytest.mark.parametrize(("name", "kind"), [("yolov5n.pt", "a checkpoint"), ("osnet_x0_25.onnx", "an ONNX file")])
+def test_a_file_to_be_converted_is_told_from_a_damaged_one(demo_dir: Path, name: str, kind: str) -> None:
+    path = demo_dir / name
+    with pytest.raises(ModelFormatError) as caught:
+        open_archive(path)
+    assert str(caught.value) == f"{path} is {kind}: convert it first by `pyasc convert {path}`"
+
+
 def test_views_are_read_only_and_need_no_copy(small_asc: Path) -> None:
     with open_archive(small_asc) as archive:
         view = archive.graph()

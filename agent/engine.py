@@ -30,6 +30,7 @@ import cv2
 
 from pyasc import __version__
 from pyasc.agent.assembly import check_plugins
+from pyasc.agent.clock import rfc3339
 from pyasc.agent.ipc import Channel
 from pyasc.agent.masking import mask
 from pyasc.agent.outbox import Outbox
@@ -192,7 +193,9 @@ class Engine:
             return {}
         pipeline = self._pipeline(message.get("args") or {})
         if message.get("command") == "snapshot":
-            return {"jpeg": base64.b64encode(pipeline.snapshot()).decode()}
+            frame, jpeg = pipeline.snapshot()
+            facts = {"width": frame.width, "height": frame.height, "time": rfc3339(frame.time)}
+            return {"jpeg": base64.b64encode(jpeg).decode(), **facts}
         if message.get("command") == "restart-pipeline":
             pipeline.restart()
             return {}

@@ -146,8 +146,8 @@ class Pipeline:
         """Whether its thread works or waits."""
         return self._thread is not None and self._thread.is_alive()
 
-    def snapshot(self) -> bytes:
-        """The newest frame with its tracks, zones and lines drawn in, as JPEG.
+    def snapshot(self) -> tuple[Frame, bytes]:
+        """The newest frame, and its picture with its tracks, zones and lines drawn in, as JPEG.
 
         Raises:
             PyascError: there has been no frame yet.
@@ -160,7 +160,7 @@ class Pipeline:
         done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
         if not done:
             raise PyascError(f"pipeline {self.name}: the picture cannot be encoded")
-        return bytes(data)
+        return frame, bytes(data)
 
     def status(self) -> dict[str, Any]:
         """State, device, frames a second, lines of the picture, and the reason where it is not running.

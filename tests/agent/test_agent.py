@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 import yaml
 
 BASE = "pyasc/gate-7/"
+# The times of a file's frames are those of its clock, which the decoder is ahead of by a few frames.
+LEAD = timedelta(seconds=1)
 Events = list[dict[str, Any]]
 
 
@@ -233,11 +236,12 @@ def test_every_fault_is_named_in_one_report(agent: Agent, operator: Any, documen
     assert operator.of(f"{BASE}config") == [report]
 
 
-def test_snapshot_is_a_picture_of_the_pipeline(agent: Agent, operator: Any, document: Any) -> None:
+def test_snapshot_is_a_picture_of_the_pipeline(agent: Agent, operator: Any, document: Any, blob_clip: Path) -> None:
     import cv2
     import numpy as np
 
-    operator.publish(f"{BASE}config/set", document(1))
+    began = datetime.now(timezone.utc)
+    operator.publish(f"{BASE}config/set", document(1, source={"url": str(blob_clip), "loop": True, "realtime": True}))
     operator.wait(f"{BASE}pipelines/gate/status", lambda status: status["state"] == "running")
     operator.publish(f"{BASE}cmd/snapshot", {"id": 1, "pipeline": "gate"})
     reply = operator.wait(f"{BASE}cmd/snapshot/reply")
@@ -245,6 +249,9 @@ def test_snapshot_is_a_picture_of_the_pipeline(agent: Agent, operator: Any, docu
     picture = cv2.imdecode(np.frombuffer(base64.b64decode(reply["result"]["jpeg"]), np.uint8), cv2.IMREAD_COLOR)
     assert picture is not None
     assert picture.shape == (100, 200, 3)
+    assert (reply["result"]["width"], reply["result"]["height"]) == (200, 100)
+    taken = datetime.fromisoformat(reply["result"]["time"].replace("Z", "+00:00"))
+    assert began - LEAD <= taken <= datetime.now(timezone.utc) + LEAD
 
 
 def test_control_process_stays_small_and_loads_no_array_library(agent: Agent, operator: Any, document: Any) -> None:

@@ -20,8 +20,8 @@ from pyasc.types import Detections, Frame, Resource, Tracks
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
-# Pictures in detection at the same time, where the detector is made for it.
-_CALLERS = 2
+# Pictures in detection at the same time, where the detector is made for so many.
+_MAX_CALLERS = 8
 
 
 class Step(NamedTuple):
@@ -115,8 +115,8 @@ class EdgeAnalyzer(Resource):
         """Analyse a stream to its end.
 
         Detector and tracker run in threads of their own, so while frame k is detected, k - 1 is tracked and k + 1 decoded; a
-        detector that can be shared (`Detector.share`) works on k + 1 as well. The order is kept. The tracker begins anew. The
-        stream stays the caller's to close; ending the iteration ends the threads.
+        detector that can be shared (`Detector.share`) works on k + 1 as well, where the stream waits for it. The order is kept. The
+        tracker begins anew. The stream stays the caller's to close; ending the iteration ends the threads.
 
         Yields:
             each frame with its `Tracks`, or `Detections` without a tracker.
@@ -147,7 +147,8 @@ class EdgeAnalyzer(Resource):
         self.events = ()
         detector = self.detector
         detect, share = _detect_of(detector), getattr(detector, "share", _for_one_thread)
-        stages = self._active = Stages(stream, self.process, detect, share(_CALLERS), self.tracker)
+        callers = share(_MAX_CALLERS, live=stream.drops)
+        stages = self._active = Stages(stream, self.process, detect, callers, self.tracker)
         reason = "stopped"
         try:
             while not stages.ended:
@@ -229,11 +230,11 @@ def _detect_of(detector: Any) -> Callable[[Any], Detections]:
     return detect  # type: ignore[no-any-return] # a model or plugin of any kind: what it gives is checked by use
 
 
-def _for_one_thread(callers: int) -> int:
+def _for_one_thread(callers: int, live: bool = False) -> int:
     return 1
 
 
-def _give_back(share: Callable[[int], int]) -> None:
+def _give_back(share: Callable[..., int]) -> None:
     """Let a detector know that one thread calls from now on; the end of a run does not fail by it."""
     try:
         share(1)

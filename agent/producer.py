@@ -110,6 +110,12 @@ class Producer:
         """The thread that reads now."""
         return self._thread
 
+    @property
+    def policy(self) -> Policy:
+        """What happens to frames that are not taken in time; a source that is not known yet is taken for a live one."""
+        own: Policy = "all" if self.live is False and not self._options.realtime else "newest"
+        return self._options.policy or own
+
     def close(self) -> None:
         """End the thread and release the source; a second call does nothing."""
         self._closed.set()
@@ -218,9 +224,7 @@ class Producer:
             raise StreamError(f"{self._source.title}: loop and realtime are for files and folders, this source is live")
         if self.live is None or not self.opened.is_set():
             self.live = reader.live
-            own: Policy = "newest" if reader.live or options.realtime else "all"
-            policy = options.policy or own
-            self.frames.configure(_CAPACITY[policy], policy)
+            self.frames.configure(_CAPACITY[self.policy], self.policy)
         self.width, self.height, self.fps = reader.width, reader.height, reader.fps
         self.opened.set()
 

@@ -98,6 +98,11 @@ class Stream(Resource):
         return bool(self._producer.live)
 
     @property
+    def drops(self) -> bool:
+        """Whether frames that are not taken in time are dropped. A network source that is not open yet is taken for a camera."""
+        return self._producer.policy == "newest"
+
+    @property
     def state(self) -> State:
         """`connecting`, `running`, `reconnecting` or `ended`."""
         return self._producer.state

@@ -83,11 +83,12 @@ class Detector(Plugin):
     def config_device(self, device: str, **options: Any) -> None:
         """Move to another device; the state of the detector, if any, is kept."""
 
-    def share(self, callers: int) -> int:
+    def share(self, callers: int, live: bool = False) -> int:
         """Get ready for calls of `detect` from several threads at the same time.
 
         Args:
-            callers: threads that will call; 1 when that has ended.
+            callers: threads that may call; 1 when that has ended.
+            live: whether the pictures come at a pace of their own, so that the time for one counts and not their number a second.
         Returns:
             how many of them are of use, at most `callers`; 1 from a detector that is for one thread.
         Raises:

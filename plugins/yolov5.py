@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # The fields that are the device's business; what each means and which device has it, the driver says.
 _DEVICE_OPTIONS = ("threads", "precision", "engine", "use_avx2")
+# Copies for files. More gain little: the threads of one are few then.
+_PARALLEL = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,9 @@ class YOLOv5Config:
         iou: overlap above which the better of two boxes of a class stays, 0..1.
         classes: names of the classes to look for; empty for all of the model's.
         max_detections: at most this many in a picture, 1 or more.
-        parallel: pictures that an analyzer may have in work at the same time, 1 to 8. On the CPU each is worked on by a copy of the
-            model with its share of the threads, which does more pictures a second than all threads on one; 1 saves the memory.
+        parallel: pictures that an analyzer may have in work at the same time, 1 to 8; None means 2 for files, 1 for live sources.
+            On the CPU each is worked on by a copy of the model with its share of the threads: more pictures a second than with all
+            threads on one, each of which takes longer, and more memory.
         threads, precision, engine, use_avx2: options of the device, for those that have them.
     """
 
@@ -45,7 +48,7 @@ class YOLOv5Config:
     iou: float = 0.45
     classes: tuple[str, ...] = ()
     max_detections: int = 1000
-    parallel: int = 2
+    parallel: int | None = None
     threads: int | None = None
     precision: str | None = None
     engine: str | None = None
@@ -58,7 +61,7 @@ class YOLOv5Config:
             ("confidence", 0 <= self.confidence <= 1, "not in 0..1"),
             ("iou", 0 <= self.iou <= 1, "not in 0..1"),
             ("max_detections", 1 <= self.max_detections <= 100_000, "not from 1 to 100000"),
-            ("parallel", 1 <= self.parallel <= 8, "not from 1 to 8"),
+            ("parallel", self.parallel is None or 1 <= self.parallel <= 8, "not from 1 to 8"),
         )
         faults = [ConfigFault(key, f"{getattr(self, key)!r} is {wrong}") for key, right, wrong in checks if not right]
         if faults:
@@ -125,10 +128,11 @@ class YOLOv5(Detector, name="yolov5"):
         with self._turn:
             self._place(device, {**self._options, **options} if home else options, self._callers)
 
-    def share(self, callers: int) -> int:
+    def share(self, callers: int, live: bool = False) -> int:
         """Load as many copies of the model as `callers`, `parallel` and the threads allow, or give them up again."""
+        parallel = self.config.parallel or (1 if live else _PARALLEL)
         with self._turn:
-            self._place(self._model.device, self._wanted, min(callers, self.config.parallel))
+            self._place(self._model.device, self._wanted, min(callers, parallel))
             return self._callers
 
     @property

@@ -12,6 +12,7 @@ import pytest
 
 import pyasc
 from pyasc.errors import ConfigError, PluginError, PyascError, StreamError
+from pyasc.plugins import yolov5
 
 ZONES = {"right": [[0.5, 0.0], [1.0, 0.0], [1.0, 1.0], [0.5, 1.0]]}
 LINES = {"middle": [[0.5, 0.0], [0.5, 1.0]]}
@@ -25,6 +26,11 @@ def detector(blobs, blob_models):
 @pytest.fixture
 def tracker(blobs):
     return pyasc.load_plugin("nearest")
+
+
+def two(callers: int, live: bool = False) -> int:
+    """`share` of a detector for two threads."""
+    return min(callers, 2)
 
 
 def stage_threads() -> list[threading.Thread]:
@@ -262,7 +268,7 @@ def test_a_detector_for_two_threads_is_called_by_two_and_the_order_kept(detector
             assert odd_is_done[number // 2].wait(20)
         return found
 
-    detector.detect, detector.share = cross, lambda callers: callers
+    detector.detect, detector.share = cross, two
     with pyasc.Stream(blob_clip) as stream:
         found = list(pyasc.EdgeAnalyzer(detector, tracker).run(stream))
     assert [frame.index for frame, _ in found] == list(range(70))
@@ -285,7 +291,7 @@ def test_the_device_changes_only_when_no_picture_is_in_work(detector, tracker, t
         assert not at_work
         move(device)
 
-    detector.detect, detector.config_device, detector.share = watched, moved, lambda callers: callers
+    detector.detect, detector.config_device, detector.share = watched, moved, two
     with pyasc.Stream(two_sizes(tmp_path)) as stream:
         assert len(list(Chooser(detector, tracker).run(stream))) == 6
     assert detector.moves == ["cpu", "gpu0", "mlu220"]
@@ -300,7 +306,7 @@ def test_an_error_in_one_of_two_threads_comes_after_the_frames_before_it(blobs, 
             raise RuntimeError("the ninth call")
         return detect(image)
 
-    detector.detect, detector.share = failing, lambda callers: callers
+    detector.detect, detector.share = failing, two
     seen = []
     with pyasc.Stream(blob_clip) as stream, pytest.raises(RuntimeError, match="ninth"):
         for frame, _ in pyasc.EdgeAnalyzer(detector).run(stream):
@@ -354,3 +360,33 @@ def test_a_slow_consumer_holds_the_stages_back(detector, tracker, blob_clip):
             pause.wait(0.01)
         assert analyzer.stats()["stages"]["detect"]["frames"] < 10
         run.close()
+
+
+@pytest.mark.parametrize(
+    ("realtime", "options", "copies"),
+    [
+        (False, {}, 2),
+        (True, {}, 1),
+        (True, {"parallel": 2}, 2),
+        (False, {"parallel": 3}, 3),
+        (False, {"parallel": 1}, 1),
+    ],
+)
+def test_copies_of_the_model_are_for_streams_that_wait(monkeypatch, spots_asc, blob_clip, realtime, options, copies):
+    """Three threads, shared out over the copies; a live picture gets all of them."""
+    loaded = []
+    load = yolov5.load_model
+    monkeypatch.setattr(yolov5, "load_model", lambda *a, **k: loaded.append(load(*a, **k)) or loaded[-1])
+    detector = pyasc.load_plugin("yolov5", model=str(spots_asc), device="cpu", threads=3, **options)
+    with pyasc.Stream(blob_clip, realtime=realtime) as stream, pyasc.EdgeAnalyzer(detector) as analyzer:
+        run = analyzer.run(stream)
+        next(run)
+        assert len(loaded) == copies
+        assert {model.executable.threads for model in loaded} == {3 // copies}
+        run.close()
+        assert detector.model.executable.threads == 3
+
+
+def test_a_camera_that_is_away_is_taken_for_live():
+    with pyasc.Stream("http://127.0.0.1:9/x", retry=True) as away:
+        assert away.drops

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 
-.PHONY: demo test lint unit test-torch docs wheel-check older-stack python-versions system-packages clean
+.PHONY: demo test lint unit test-torch test-chaos docs wheel-check older-stack python-versions system-packages clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pyasc demo $(DEMO_ARGS)
@@ -24,6 +24,10 @@ unit: $(VENV)/.test system-packages
 # The tests that need torch, which is too large for every run.
 test-torch: $(VENV)/.torch
 	$(BIN)/python -m pytest -m torch
+
+# Processes killed at random moments while events come, for minutes. PYASC_CHAOS=seed,kills chooses another course.
+test-chaos: $(VENV)/.test system-packages
+	$(BIN)/python -m pytest -m chaos -s
 
 docs: $(VENV)/.test
 	$(BIN)/mkdocs build --strict --quiet --site-dir build/site

@@ -8,9 +8,9 @@ and each wait has a timeout.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pyasc.types import Resource
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Kind = Literal["cpu", "gpu", "npu"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,20 @@ class Executable(Resource):
             ValueError: a wrong number, shape or dtype.
             DeviceTimeoutError, DeviceLostError, DeviceError: from the device.
         """
+
+    def run_and_read(
+        self, inputs: Sequence[NDArray[Any]], read: Callable[[list[NDArray[Any]]], T], timeout_s: float = 30.0
+    ) -> T:
+        """Run once and return what `read` makes of the outputs, without the copy of them that `run` hands out.
+
+        Args:
+            inputs, timeout_s: as for `run`.
+            read: gets one array for each of `self.outputs`, which may be the device's own memory: it changes none, keeps none,
+                and runs nothing on this executable.
+        Raises:
+            what `run` and `read` raise.
+        """
+        return read(self.run(inputs, timeout_s))
 
 
 class Device(Resource):

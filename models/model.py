@@ -261,9 +261,8 @@ class DetectionModel(Model):
                 with session.input() as buffer:
                     part = images[start : start + batch]
                     places = [buffer.fill(load_image(image), row) for row, image in enumerate(part)]
-                    outputs = session.run(buffer.array)
-                for row, place in enumerate(places):
-                    found.append(self._detections(session.reader(outputs, thresholds, row), place))
+                    boxes = session.run(buffer.array, functools.partial(_read_rows, session, thresholds, len(places)))
+                found += map(self._detections, boxes, places)
         return found
 
     def _detections(self, boxes: Boxes, place: Geometry) -> Detections:
@@ -277,6 +276,10 @@ class DetectionModel(Model):
         return Detections(
             place.to_source(boxes.xyxy), boxes.score, boxes.class_id, [labels[i] for i in boxes.class_id.tolist()]
         )
+
+
+def _read_rows(session: Session, thresholds: Thresholds, count: int, outputs: list[NDArray[Any]]) -> list[Boxes]:
+    return [session.reader(outputs, thresholds, row) for row in range(count)]
 
 
 class EmbeddingModel(Model):
@@ -324,8 +327,8 @@ class EmbeddingModel(Model):
                 with session.input() as buffer:
                     for row, part in enumerate(crops):
                         buffer.fill(part, row)
-                    outputs = session.run(buffer.array)
-                vectors[list(numbers)] = session.reader(outputs[0])[: len(numbers)]
+                    made = session.run(buffer.array, lambda outputs: session.reader(outputs[0]))
+                vectors[list(numbers)] = made[: len(numbers)]
         return vectors
 
     def _make_reader(self, outputs: tuple[TensorInfo, ...]) -> Any:
@@ -372,7 +375,7 @@ class ClassificationModel(Model):
             raise ValueError(f"top: {top!r} is below 1")
         with self._call() as session, session.input() as buffer:
             buffer.fill(load_image(image))
-            scores = session.reader(session.run(buffer.array)[0])[0]
+            scores = session.run(buffer.array, lambda outputs: session.reader(outputs[0]))[0]
         if not np.isfinite(scores).all():
             raise DeviceError(f"{self.name} on {self.device} gives values that are not finite")
         best = np.argsort(-scores, kind="stable")[:top]

@@ -199,7 +199,7 @@ def embeddings(output: NDArray[Any], tensor: TensorInfo, normalize: Literal["l2"
         tensor: its table.
         normalize: `l2` divides each vector by its length.
     Returns:
-        (batch, dim) float32; a vector with a value that is not finite is all zeros, and so is one without length.
+        (batch, dim) float32, new; a vector with a value that is not finite is all zeros, and so is one without length.
     """
     vectors = _real(output.reshape(output.shape[0], -1), tensor)
     vectors = np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, np.float32(0))
@@ -214,10 +214,10 @@ def embeddings(output: NDArray[Any], tensor: TensorInfo, normalize: Literal["l2"
 def probabilities(
     output: NDArray[Any], tensor: TensorInfo, activation: Literal["softmax", "sigmoid", "none"]
 ) -> NDArray[np.float32]:
-    """Scores of the classes of a batch, (batch, classes) float32."""
+    """Scores of the classes of a batch, (batch, classes) float32, new."""
     logits = _real(output.reshape(output.shape[0], -1), tensor)
     if activation == "none":
-        return logits
+        return np.array(logits, np.float32)
     if activation == "sigmoid":
         return _sigmoid(logits)
     raised: NDArray[np.float32] = np.exp(logits - logits.max(axis=1, keepdims=True))

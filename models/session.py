@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyasc.errors import DeviceError, DeviceLostError, ModelFormatError
-from pyasc.hal.base import Device, DeviceInfo, Executable, Program, TensorInfo
+from pyasc.hal.base import Device, DeviceInfo, Executable, Program, T, TensorInfo
 from pyasc.hal.registry import discover_devices, open_device
 from pyasc.models.asc.archive import Archive
 from pyasc.models.asc.plan import choose_form, make_plan
@@ -135,10 +135,10 @@ class Session(Resource):
         yield buffer
         self._inputs.append(buffer)
 
-    def run(self, array: NDArray[Any]) -> list[NDArray[Any]]:
-        """One inference; errors as `Executable.run`."""
+    def run(self, array: NDArray[Any], read: Callable[[list[NDArray[Any]]], T]) -> T:
+        """One inference, and what `read` makes of the outputs without keeping them; errors as `Executable.run_and_read`."""
         try:
-            return self.executable.run([array])
+            return self.executable.run_and_read([array], read)
         except DeviceLostError:
             self.lost = True
             self._shared.retire()

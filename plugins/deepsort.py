@@ -41,6 +41,7 @@ class DeepSORTConfig:
         model: path of an `.asc` appearance model; None tracks by motion and overlap alone.
         device: name of the device that the appearance model runs on, `auto` for the best present.
         threads, precision, engine, use_avx2, batch: options of the device for the appearance model, for devices that have them.
+            Without `threads` it takes one.
         max_cosine_distance: the largest distance of a detection to the nearest remembered appearance, above 0, up to 2. It goes
             with the model: 0.3 is for OSNet x0.25, the published program has 0.2 for its own network.
         nn_budget: appearances remembered for each track, 1 to 10000; the oldest goes first.
@@ -162,7 +163,9 @@ class DeepSORT(Tracker, name="deepsort"):
         if self._model is None:
             raise ConfigError([ConfigFault("device", "there is no appearance model to move")])
         home = device in (self._home, self.config.device)
-        self._model.config_device(device, **({**_device_options(self.config), **options} if home else options))
+        wanted = {**_device_options(self.config), **options} if home else options
+        self._model.config_device(device, **wanted)
+        _leave_cores_to_the_detector(self._model, wanted)
 
     def close(self) -> None:
         """Release the appearance model; a second call does nothing."""
@@ -314,11 +317,19 @@ def _open_model(config: DeepSORTConfig) -> EmbeddingModel | None:
         return None
     from pyasc.models.model import EmbeddingModel, load_model
 
-    model = load_model(config.model, config.device, **_device_options(config))
+    options = _device_options(config)
+    model = load_model(config.model, config.device, **options)
     if not isinstance(model, EmbeddingModel):
         model.close()
         raise ConfigError([ConfigFault("model", f"{config.model} is no appearance model, its task is {model.task}")])
+    _leave_cores_to_the_detector(model, options)
     return model
+
+
+def _leave_cores_to_the_detector(model: EmbeddingModel, options: Mapping[str, Any]) -> None:
+    """One thread on a device with threads of ours, unless options say otherwise: a crop's network is too small to gain by more."""
+    if "threads" not in options and getattr(model.executable, "threads", 1) > 1:
+        model.config_device(model.device, **options, threads=1)
 
 
 def _device_options(config: DeepSORTConfig) -> dict[str, Any]:

@@ -18,14 +18,14 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from pyasc.errors import ConfigError, DeviceError, DeviceNotFoundError, DeviceTimeoutError, UnsupportedOperatorError
-from pyasc.hal.base import Device, DeviceInfo, Discovery, Executable, Program, check_arrays
+from pyasc.hal.base import Device, DeviceInfo, Discovery, Executable, Program, T, check_arrays
 from pyasc.hal.drivers import cpu_litert, cpu_onnxruntime, cpu_opencv
 from pyasc.hal.drivers.cpu_batch import check_batch
 from pyasc.hal.drivers.cpu_options import CpuOptions, engine_fault
@@ -211,13 +211,22 @@ class CpuExecutable(Executable):
         be interrupted from within the process: once it has begun, its result is returned even when it comes later than that. Who
         needs to go on at the deadline submits to a `Queue` and waits for the event.
         """
+        return self._in_turn(inputs, timeout_s, lambda session: session.run(inputs))
+
+    def run_and_read(
+        self, inputs: Sequence[NDArray[Any]], read: Callable[[list[NDArray[Any]]], T], timeout_s: float = 30.0
+    ) -> T:
+        """As `run`, with the outputs read in the engine's memory; see `Executable.run_and_read`."""
+        return self._in_turn(inputs, timeout_s, lambda session: session.run_and_read(inputs, read))
+
+    def _in_turn(self, inputs: Sequence[NDArray[Any]], timeout_s: float, work: Callable[[Session], T]) -> T:
         check_arrays(self.inputs, inputs)
         if not self._turn.acquire(timeout=max(0.0, timeout_s)):
             raise DeviceTimeoutError(f"cpu: {self._name} is still busy with other threads' calls after {timeout_s:g} s")
         try:
             if self._session is None:
                 raise ValueError(f"the executable of {self._name} on cpu is closed")
-            return self._session.run(inputs)
+            return work(self._session)
         except RuntimeError as error:
             raise DeviceError(f"cpu: {self.engine} failed on {self._name}: {' '.join(str(error).split())}") from error
         finally:

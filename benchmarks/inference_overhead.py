@@ -4,8 +4,8 @@
 
 Both sides run the same bytes in the same engine with the same number of threads, in one process, in short blocks that alternate, so
 that what else the machine does meets both alike. The ratio is the median of those of neighbouring blocks; the goal is at most 1.05.
-Without `--model` the models are `relu` of the device tests, whose call takes microseconds and shows the overhead itself, and YOLOv5n,
-converted from the demo's checkpoint.
+Without `--model` the models are `relu` of the device tests, whose call takes microseconds and shows the overhead itself, and
+YOLOv5n, converted from the demo's checkpoint.
 `--engines` compares the engines that run a model in ONNX instead, and is where the driver's order of preference comes from.
 """
 

@@ -29,6 +29,7 @@ from typing import Any
 import cv2
 
 from pyasc import __version__
+from pyasc.agent import allocator
 from pyasc.agent.assembly import check_plugins
 from pyasc.agent.clock import rfc3339
 from pyasc.agent.ipc import Channel
@@ -237,6 +238,7 @@ class Engine:
             if old.get(name) is not pipeline:
                 pipeline.start()
                 self._sent.pop(name, None)
+        allocator.give_back()
         left = [name for name, pipeline in old.items() if pipeline.alive and self._running.get(name) is not pipeline]
         if left:
             self._broken = f"pipeline {left[0]} does not end"
@@ -247,6 +249,8 @@ class Engine:
         for name, pipeline in built.items():
             if pipeline is not self._running.get(name):
                 pipeline.stop()
+        if built:
+            allocator.give_back()
         return {}
 
     # --- telemetry
@@ -357,6 +361,7 @@ def main(arguments: list[str] | None = None) -> int:
     handler.setFormatter(_Masked("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     _die_with_parent()
+    allocator.bound()
     # The stages have threads of their own, and inference takes the cores that it was given.
     cv2.setNumThreads(1)
     quiet_opencv()

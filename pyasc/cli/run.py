@@ -98,6 +98,7 @@ def _run_source(source: str, options: dict[str, Any]) -> int:
         view.summary(frames, stream.dropped)
         if video is not None and frames:
             view.note(f"video: {video.path}")
+        view.raise_broken()
         return stop.exit_code
 
 
@@ -163,7 +164,7 @@ def _follow(analyzer: Any, stream: Any, view: RunView, pictures: _Pictures, limi
                     if not pictures.take(step.frame.image, step.found):
                         break
                 view.status(stream.source, _status(analyzer, stream, rate, step.found))
-                if stop.wanted or frames == limit:
+                if stop.wanted or view.broken or frames == limit:
                     break
     finally:
         view.events(stream.source, analyzer.events)
@@ -225,13 +226,14 @@ def _run_document(path: Path, model_dir: Path | None, as_json: bool) -> int:
             pipeline.stop()
     figures = [pipeline.statistics() for pipeline in pipelines]
     view.summary(sum(f["frames"] for f in figures), sum(f["dropped"] for f in figures))
+    view.raise_broken()
     return 1 if failed else stop.exit_code
 
 
 def _watch(pipelines: list[Any], view: RunView, stop: _Stop) -> bool:
     """Wait until all have come to their end or one of them fails and the others have ended; whether one has failed."""
     failed: set[str] = set()
-    while not stop.wanted:
+    while not (stop.wanted or view.broken):
         open_ones = 0
         for pipeline in pipelines:
             status = pipeline.status()

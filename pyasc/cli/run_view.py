@@ -25,6 +25,9 @@ class RunView:
     Args:
         as_json: one JSON object a line on stdout, everything else on stderr.
         name_pipelines: whether events tell which pipeline they are of.
+
+    Attributes:
+        broken: whether the reader of stdout is gone.
     """
 
     def __init__(self, as_json: bool, name_pipelines: bool) -> None:
@@ -34,6 +37,7 @@ class RunView:
         self._began = self._seconds = 0.0
         self._kinds: Counter[str] = Counter()
         self._tracks: set[tuple[str, int]] = set()
+        self.broken = False
         self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
@@ -88,13 +92,21 @@ class RunView:
         self._console.print(Text(f"{frames} frames in {self._seconds:.1f} s, {rate:.1f} frames/s{where}{lost}"))
         self._console.print(Text(f"events: {kinds}; tracks: {len(self._tracks)}"))
 
+    def raise_broken(self) -> None:
+        """Raise BrokenPipeError where the reader of stdout was gone."""
+        if self.broken:
+            raise BrokenPipeError
+
     def note(self, line: str) -> None:
         """Print a line for people."""
         self._console.print(Text(line))
 
     def _line(self, message: Mapping[str, Any]) -> None:
-        sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # no fault of the pipeline, in whose thread this is
+            self.broken = True
 
     def _render(self) -> Table:
         table = Table.grid(padding=(0, 2))

@@ -200,6 +200,42 @@ def test_faults_of_a_document_come_with_their_paths(run, blob_clip, blob_models,
         assert f"pipelines.{path}: " in done.stderr
 
 
+@pytest.mark.parametrize("kind", ["document", "source"])
+def test_a_reader_that_goes_away_ends_the_run(blobs, blob_clip, blob_models, tmp_path, kind):
+    (tmp_path / "config.yaml").write_text(
+        f"version: 1\npipelines:\n  gate:\n    source: {{url: {blob_clip}, loop: true}}\n"
+        "    detector: {plugin: blobs, model: blobs.asc}\n    tracker: {plugin: nearest}\n"
+    )
+    words = ["config.yaml", "--model-dir", str(blob_models)]
+    if kind == "source":
+        words = [
+            str(blob_clip),
+            "--detector",
+            "blobs",
+            "--model",
+            str(blob_models / "blobs.asc"),
+            "--tracker",
+            "nearest",
+        ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pyasc", "run", *words, "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(blobs)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        process.stdout.close()  # before it has begun to write
+        said = process.stderr.read()
+        assert process.wait(30) == 1
+    assert "Traceback" not in said
+    assert "failed" not in said
+    assert "Exception ignored" not in said
+
+
 def test_a_failed_pipeline_makes_the_exit_code_1(run, blob_clip, blob_models, tmp_path):
     (tmp_path / "config.yaml").write_text(
         f"version: 1\npipelines:\n  good:\n    source: {{url: {blob_clip}}}\n"

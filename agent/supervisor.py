@@ -29,6 +29,7 @@ ENGINE_COMMAND = (sys.executable, "-m", "pyasc.agent.engine")
 HELLO_TIMEOUT_S = 60.0
 HANG_TIMEOUT_S = 10.0
 EXIT_TIMEOUT_S = 2.0
+LET_GO_S = 1.0
 SEND_TIMEOUT_S = 5
 BACKOFF_S = (1.0, 30.0)
 WELL_S = 60.0
@@ -79,6 +80,7 @@ class _Engine:
         self.began = self.heard = time.monotonic()
         self.up = False
         self.why: str | None = None
+        self._killed_at: float | None = None
         self._inbox = inbox
         self._thread = threading.Thread(target=self._read, name="engine", daemon=True)
         self._thread.start()
@@ -103,15 +105,22 @@ class _Engine:
             self.process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill("closed its channel and did not exit")
-            self.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # inside a driver even SIGKILL may have to wait
+                self.process.wait(EXIT_TIMEOUT_S)
         self.kill()
         self.channel.close()
 
     def kill(self, why: str | None = None) -> None:
         """End it and what it started, at once."""
         self.why = self.why or why
+        self._killed_at = self._killed_at or time.monotonic()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+    def let_go(self) -> None:
+        """Close the channel of an engine that was ended a while ago: something that it left behind holds the other end open."""
+        if self._killed_at is not None and time.monotonic() - self._killed_at > LET_GO_S:
+            self.channel.close()
 
     @property
     def how(self) -> str:
@@ -208,6 +217,7 @@ class Supervisor:
         limit = HANG_TIMEOUT_S if engine.up else HELLO_TIMEOUT_S
         if now - engine.heard > limit and engine.why is None:
             self.kill(f"no sign of life for {limit:.0f} s")
+        engine.let_go()
         if engine.up and now - engine.began > WELL_S:
             self._delay = BACKOFF_S[0]
 
@@ -246,6 +256,7 @@ class Supervisor:
             if time.monotonic() > deadline:
                 engine.kill("did not end in time")
                 deadline += EXIT_TIMEOUT_S + 1.0
+            engine.let_go()
             for item in self._inbox.take(0.2):
                 taken = self.take(item)
                 if isinstance(taken, FromEngine):

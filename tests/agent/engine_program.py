@@ -2,7 +2,8 @@
 
 `detector.behave` of a pipeline: `refuse` and `slow` (while it is built), `crash-build`, `crash` (after the commit), `fail`,
 `fail-later`, `never` (stays in starting), `away` (reconnecting), `quiet` (runs, no events), `hang` (no heartbeat after the commit),
-`garbage`; else it runs and sends events: a track enters, crosses and leaves, `detector.rate` tracks a second.
+`orphan` (ends and leaves a process that holds the channel), `garbage`; else it runs and sends events: a track enters, crosses and
+leaves, `detector.rate` tracks a second.
 """
 
 from __future__ import annotations
@@ -115,6 +116,12 @@ class Engine:
         self.channel.send("reply", id=message["id"], ok=True, errors=[])
         behaviours = set(map(self.behave, self.running))
         if "crash" in behaviours:
+            os._exit(7)
+        if "orphan" in behaviours and os.fork() == 0:
+            os.setsid()  # as a helper of a plugin may: it holds the channel open and does not end with the engine
+            time.sleep(20)
+            os._exit(0)
+        if "orphan" in behaviours:
             os._exit(7)
         if "garbage" in behaviours:
             with socket.socket(fileno=os.dup(self.fd)) as raw:

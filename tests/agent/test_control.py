@@ -341,6 +341,11 @@ def test_killed_engine_loses_no_event_and_closes_its_tracks(agent: Agent, operat
     assert operator.last(f"{BASE}config")["state"] == "applied"
 
 
+def test_what_an_engine_leaves_behind_does_not_keep_the_next_one_away(agent: Agent, operator: Any, until: Any) -> None:
+    operator.publish(SET, document(1, gate="orphan"))
+    until(lambda: agent.status["engine"]["restarts"] > 0 and agent.status["engine"]["up"], "another engine")
+
+
 def test_hung_engine_is_ended(agent: Agent, operator: Any) -> None:
     operator.publish(SET, document(1, gate="quiet"))
     operator.wait(f"{BASE}config", applied(1))

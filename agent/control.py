@@ -331,6 +331,7 @@ class Control:
         wanted = self._applier.pipelines
         for name in [name for name in self._pipelines if name not in wanted]:
             del self._pipelines[name]
+            self._fps_due.pop(name, None)
             self._publisher.show(f"pipelines/{name}/status", None)
 
     def _show_status(self) -> None:

@@ -234,10 +234,12 @@ class Engine:
             raise PyascError("nothing is built: commit without configure")
         old, self._running, self._built = self._running, self._built, None
         _stop_all([pipeline for name, pipeline in old.items() if self._running.get(name) is not pipeline], _STOP_S)
+        for name in old.keys() | self._running.keys():
+            if old.get(name) is not self._running.get(name):
+                self._sent.pop(name, None)
         for name, pipeline in self._running.items():
             if old.get(name) is not pipeline:
                 pipeline.start()
-                self._sent.pop(name, None)
         allocator.give_back()
         left = [name for name, pipeline in old.items() if pipeline.alive and self._running.get(name) is not pipeline]
         if left:
@@ -260,6 +262,9 @@ class Engine:
             pipelines = {name: pipeline.statistics() for name, pipeline in tuple(self._running.items())}
             devices = {status["device"] for status in (p.status() for p in tuple(self._running.values()))}
             figures = {name: self._figures(name) for name in sorted(devices - {None})}
+            for name in self._devices.keys() - devices:  # another process may want it
+                if (device := self._devices.pop(name)) is not None:
+                    device.close()
             self._outbox.offer("telemetry", devices=figures, pipelines=pipelines)
 
     def _figures(self, name: str) -> dict[str, Any]:
@@ -289,7 +294,7 @@ class Engine:
             orphaned = not self._outbox.flush(_FLUSH_S)
         if orphaned:
             self._save_events()
-        for device in self._devices.values():
+        for device in tuple(self._devices.values()):
             if device is not None:
                 device.close()
         self._outbox.close()

@@ -131,23 +131,20 @@ class Spool:
         if rows:
             self._guard(lambda: self._remove(rows), None)
 
-    def close_open_tracks(self, reason: str, time_s: float, pipelines: Iterable[str] | None = None) -> int:
+    def close_open_tracks(self, reason: str, time_s: float) -> int:
         """Write a `leave` event with a reason for each track, and each stay in a zone, that is open; returns how many.
 
         Args:
             reason: such as `engine-restarted`.
             time_s: time of the events, seconds since 1970.
-            pipelines: only of these; None means of all.
         """
         query = "SELECT pipeline, event FROM open_track ORDER BY pipeline, track, zone DESC"
         none: list[Any] = []
         rows = self._guard(lambda: self._db.execute(query).fetchall(), none)
-        wanted = None if pipelines is None else set(pipelines)
         batches: list[Batch] = []
         for pipeline, text in rows:
-            if wanted is None or pipeline in wanted:
-                event = {**json.loads(text), "id": str(uuid.uuid4()), "time": rfc3339(time_s), "type": "leave"}
-                batches.append((pipeline, [{**event, "reason": reason}]))
+            event = {**json.loads(text), "id": str(uuid.uuid4()), "time": rfc3339(time_s), "type": "leave"}
+            batches.append((pipeline, [{**event, "reason": reason}]))
         self.append(batches)
         return len(batches)
 

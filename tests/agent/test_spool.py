@@ -157,12 +157,6 @@ def test_open_tracks_are_closed_with_a_reason_also_after_a_restart(path: Path) -
     spool.close()
 
 
-def test_open_tracks_of_some_pipelines_only(spool: Spool) -> None:
-    spool.append([("gate", [event("enter", 1)]), ("yard", [event("enter", 5)])])
-    assert spool.close_open_tracks("removed", 0.0, ["yard"]) == 1
-    assert stored(spool)[-1]["track"] == 5
-
-
 _WRITER = """
 import json, sys
 from pathlib import Path

@@ -138,12 +138,11 @@ class Spool:
             reason: such as `engine-restarted`.
             time_s: time of the events, seconds since 1970.
         """
-        query = "SELECT pipeline, event FROM open_track ORDER BY pipeline, track, zone DESC"
-        none: list[Any] = []
-        rows = self._guard(lambda: self._db.execute(query).fetchall(), none)
+        none: list[tuple[str, dict[str, Any]]] = []
+        rows = self._guard(self._open_tracks, none)
         batches: list[Batch] = []
-        for pipeline, text in rows:
-            event = {**json.loads(text), "id": str(uuid.uuid4()), "time": rfc3339(time_s), "type": "leave"}
+        for pipeline, entered in rows:
+            event = {**entered, "id": str(uuid.uuid4()), "time": rfc3339(time_s), "type": "leave"}
             batches.append((pipeline, [{**event, "reason": reason}]))
         self.append(batches)
         return len(batches)
@@ -168,6 +167,13 @@ class Spool:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._close()
 
+    def _open_tracks(self) -> list[tuple[str, dict[str, Any]]]:
+        query = "SELECT pipeline, event FROM open_track ORDER BY pipeline, track, zone DESC"
+        rows = [(pipeline, _parsed(text)) for pipeline, text in self._db.execute(query).fetchall()]
+        if not all(isinstance(event, dict) for _, event in rows):
+            raise sqlite3.DatabaseError("an open track cannot be read")
+        return rows
+
     # --- writing
 
     def _flush(self) -> None:
@@ -176,7 +182,7 @@ class Spool:
             part = list(itertools.islice(self._waiting, 256))
             try:
                 self._write(part)
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 if self._mended(error):
                     continue
                 self._bound_waiting()
@@ -284,15 +290,18 @@ class Spool:
         """Do it; when the file is damaged begin a new one, when the disk fails say so; both give `otherwise`."""
         try:
             return action()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             self._mended(error)
         return otherwise
 
-    def _mended(self, error: sqlite3.DatabaseError) -> bool:
-        """True after a damaged file was put aside; False for a fault of the disk, which may pass. Our own mistakes are raised."""
+    def _mended(self, error: sqlite3.DatabaseError | UnicodeDecodeError) -> bool:
+        """True after a damaged file was put aside; False for a fault of the disk, which may pass. Our own mistakes are raised.
+
+        Text that is damaged, also in what SQLite says of the damage, cannot be decoded.
+        """
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.DataError | sqlite3.NotSupportedError):
             raise error
-        if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):
+        if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(("no such", "Could not decode")):
             if self.fault is None:
                 _log.error("events wait in memory: %s: %s", self._path, error)
             self.fault = str(error)
@@ -341,7 +350,7 @@ class Spool:
         db.executemany("INSERT INTO sequence VALUES (?, ?)", (self._rescued or {}).items())
         db.execute("COMMIT")
 
-    def _begin_anew(self, error: sqlite3.DatabaseError) -> None:
+    def _begin_anew(self, error: Exception) -> None:
         """Move a damaged file aside and begin a new one, with as much of the sequences as can be read."""
         self._close()
         self._rescued = _rescue(self._path)
@@ -374,6 +383,14 @@ def _is_sound(event: object) -> bool:
     return True
 
 
+def _parsed(text: Any) -> Any:
+    """The JSON in a column; None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
 def _payload(event: dict[str, Any], seq: int) -> bytes:
     rest = {key: value for key, value in event.items() if key not in ("id", "seq")}
     text = json.dumps({"id": event["id"], "seq": seq, **rest}, separators=(",", ":"), ensure_ascii=False)
@@ -385,6 +402,6 @@ def _rescue(path: Path) -> dict[str, int] | None:
     try:
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             sequences = dict(db.execute("SELECT pipeline, seq FROM sequence").fetchall())
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         return None
     return {str(pipeline): int(seq) for pipeline, seq in sequences.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -276,6 +277,21 @@ def test_any_damage_is_survived(
     last = spool.read(0, 1_000_000)[-1]
     assert json.loads(last.payload)["type"] == "leave"
     spool.remove([last.n])
+    spool.close()
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b"[]"])
+def test_open_track_that_is_damaged_does_not_keep_the_agent_from_starting(path: Path, damage: bytes) -> None:
+    spool = Spool(path)
+    spool.append([("gate", [event("enter", 1)])])
+    spool.close()
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE open_track SET event = CAST(? AS TEXT)", (damage,))
+    spool = Spool(path)
+    assert spool.close_open_tracks("agent-restarted", 0.0) == 0
+    assert spool.damaged == 1
+    spool.append([("gate", [event("enter", 2)])])
+    assert stored(spool)[-1]["seq"] == 2, "the sequence goes on"
     spool.close()
 
 

@@ -38,7 +38,7 @@ from pyasc.agent.outbox import Outbox
 from pyasc.agent.pipeline import Pipeline, prepare_all
 from pyasc.agent.sources import quiet_opencv
 from pyasc.agent.spool import Spool
-from pyasc.errors import ConfigError, DeviceError, PyascError, TransportError
+from pyasc.errors import ConfigError, PyascError, TransportError
 from pyasc.hal.base import Device
 from pyasc.hal.registry import open_device
 
@@ -71,7 +71,8 @@ class Engine:
         self._running: dict[str, Pipeline] = {}
         self._built: dict[str, Pipeline] | None = None
         self._sent: dict[str, tuple[dict[str, Any], float]] = {}
-        self._devices: dict[str, Device | None] = {}
+        self._devices: dict[str, Device] = {}
+        self._unmeasured: set[str] = set()
         self._asked_to_end = False
         self._ending = threading.Event()
         self._broken: str | None = None
@@ -263,21 +264,25 @@ class Engine:
             devices = {status["device"] for status in (p.status() for p in tuple(self._running.values()))}
             figures = {name: self._figures(name) for name in sorted(devices - {None})}
             for name in self._devices.keys() - devices:  # another process may want it
-                if (device := self._devices.pop(name)) is not None:
-                    device.close()
+                self._devices.pop(name).close()
+            self._unmeasured &= devices
             self._outbox.offer("telemetry", devices=figures, pipelines=pipelines)
 
     def _figures(self, name: str) -> dict[str, Any]:
-        """What a device measures; it is opened once for that."""
-        if name not in self._devices:
-            self._devices[name] = _open(name)
-        device = self._devices[name]
-        if device is None:
-            return {}
+        """What a device measures, or why it does not; it is opened once for that."""
         try:
-            return {**device.telemetry(), "simulated": device.info.simulated}
-        except DeviceError as error:
-            return {"error": mask(str(error))}
+            if name not in self._devices:
+                self._devices[name] = open_device(name)
+            device = self._devices[name]
+            figures = {**device.telemetry(), "simulated": device.info.simulated}
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything; figures are not worth the pipelines
+            reason = mask(str(error) if isinstance(error, PyascError) else f"{type(error).__name__}: {error}")
+            if name not in self._unmeasured:
+                self._unmeasured.add(name)
+                _log.warning("no figures of device %s: %s", name, reason)
+            return {"error": reason}
+        self._unmeasured.discard(name)
+        return figures
 
     # --- the end
 
@@ -295,8 +300,7 @@ class Engine:
         if orphaned:
             self._save_events()
         for device in tuple(self._devices.values()):
-            if device is not None:
-                device.close()
+            device.close()
         self._outbox.close()
         self._channel.close()
 
@@ -338,14 +342,6 @@ def _stop_all(pipelines: list[Pipeline], timeout_s: float) -> None:
         pipeline.request_stop()
     for pipeline in pipelines:
         pipeline.stop(max(0.1, deadline - time.monotonic()))
-
-
-def _open(name: str) -> Device | None:
-    try:
-        return open_device(name)
-    except DeviceError as error:
-        _log.warning("no figures of device %s: %s", name, error)
-        return None
 
 
 def _die_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""What `/proc/cpuinfo` says of the host's processor, on x86 and on Arm."""
+"""The host's processor: what `/proc/cpuinfo` says of it on x86 and on Arm, its temperature and its clock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 # Arm's main ID register (MIDR): implementer, and the part numbers of the cores that edge boxes have; Arm ARM, D19.2, and the
 # "Main ID Register" page of each core's technical reference manual.
@@ -25,6 +27,11 @@ _ARM_PARTS = {
     0xC07: "Cortex-A7",
     0xC0F: "Cortex-A15",
 }
+
+# Sensors of the processor, by the names of their Linux drivers, best first.
+_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "cpu-thermal", "soc-thermal", "acpitz")
+# What psutil raises for the /sys and /proc of vendors' kernels; NotImplementedError is a RuntimeError.
+_UNREADABLE = (OSError, ValueError, IndexError, AttributeError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,28 @@ def processor() -> Processor:
 def usable_cores() -> int:
     """The cores that this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def temperature_c() -> float | None:
+    """Degrees Celsius of the processor, the hottest of its sensors; None where there is no sensor that can be read."""
+    try:
+        sensors = psutil.sensors_temperatures()
+    except _UNREADABLE:
+        return None
+    for name in (*_SENSORS, *sensors):
+        values = [sensor.current for sensor in sensors.get(name, ()) if sensor.current is not None]
+        if values:
+            return round(max(values), 1)
+    return None
+
+
+def frequency_hz() -> float | None:
+    """The clock of the processor now, the mean of its cores; None where the kernel does not tell."""
+    try:
+        frequency = psutil.cpu_freq()
+    except _UNREADABLE:
+        return None
+    return None if frequency is None else frequency.current * 1e6
 
 
 def _number(text: str) -> int:

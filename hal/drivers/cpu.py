@@ -31,7 +31,7 @@ from pyasc.hal.drivers.cpu_batch import check_batch
 from pyasc.hal.drivers.cpu_options import CpuOptions, engine_fault
 from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session
 from pyasc.hal.host import HostBuffer, HostQueue
-from pyasc.hal.processor import processor, usable_cores
+from pyasc.hal.processor import frequency_hz, processor, temperature_c, usable_cores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -163,14 +163,13 @@ class CpuDevice(Device):
         """Memory, load since the last call of the process, temperature, clock, and the engines by format."""
         self._check_open()
         memory = psutil.virtual_memory()
-        frequency = psutil.cpu_freq()
         values: dict[str, float | int | str | None] = {
             "memory_used_bytes": memory.total - memory.available,
             "memory_free_bytes": memory.available,
-            "temperature_c": _temperature_c(),
+            "temperature_c": temperature_c(),
             "power_w": None,
-            "load": psutil.cpu_percent(interval=None) / 100,
-            "frequency_hz": frequency.current * 1e6 if frequency else None,
+            "load": round(psutil.cpu_percent(interval=None) / 100, 3),
+            "frequency_hz": frequency_hz(),
         }
         for format_, engine in _best_by_format().items():
             values[f"engine_{format_}"] = f"{engine.name} {_probe(engine.name)[0]}"
@@ -290,11 +289,3 @@ def _engine_for(format_: str, asked: str | None) -> Engine:
     raise UnsupportedOperatorError(
         f"the CPU cannot run a program in the format {format_}" + (f": {'; '.join(reasons)}" if reasons else "")
     )
-
-
-def _temperature_c() -> float | None:
-    """The hottest sensor of the processor; psutil has none on some boxes and in virtual machines."""
-    sensors = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
-    names = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal", "acpitz")
-    chosen = next((sensors[name] for name in names if name in sensors), None)
-    return max((reading.current for reading in chosen), default=None) if chosen else None

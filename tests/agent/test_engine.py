@@ -24,6 +24,7 @@ from pyasc.agent.analyzer import EdgeAnalyzer
 from pyasc.agent.ipc import Channel
 from pyasc.agent.spool import Spool
 from pyasc.errors import TransportError
+from pyasc.hal.drivers.cpu import CpuDevice
 
 
 class Control:
@@ -171,6 +172,39 @@ def test_telemetry_of_devices_and_stages(control, spec, blob_models, blob_clip, 
     assert gate["frames"] > 0
     assert message["devices"]["cpu"]["memory_free_bytes"] > 0
     assert message["devices"]["cpu"]["simulated"] is False
+
+
+def test_figures_that_fail_are_told_and_end_nothing(spec, blobs, blob_models, blob_clip, monkeypatch):
+    """In this process, where the driver can be made to raise what psutil does on some kernels."""
+
+    def fail(_: Any) -> None:
+        raise NotImplementedError("no frequency file at rtsp://u:p@h")
+
+    monkeypatch.setattr(CpuDevice, "telemetry", fail)
+    monkeypatch.setattr(engine, "_TELEMETRY_S", 0.05)
+    ours, theirs = socket.socketpair()
+    codes: list[int] = []
+    running = threading.Thread(target=lambda: codes.append(engine.Engine(Channel(theirs)).run()))
+    running.start()
+    channel = Channel(ours)
+    pipelines = {"gate": spec(source=endless(blob_clip))}
+    channel.send("configure", id=1, version=1, model_dir=str(blob_models), pipelines=pipelines)
+    channel.send("commit", id=2)
+    logged, told = [], []
+    for number, message in enumerate(channel.receive()):
+        if message["type"] == "log" and "no figures" in message["message"]:
+            logged.append(message["message"])
+        if message["type"] == "telemetry" and message["devices"]:
+            told.append(message["devices"])
+        if len(told) == 3 or number == 1000:
+            channel.send("stop")
+            break
+    list(channel.receive())  # until the engine has ended
+    running.join(20)
+    channel.close()
+    assert codes == [0]
+    assert told == [{"cpu": {"error": "NotImplementedError: no frequency file at rtsp://***@h"}}] * 3
+    assert logged == ["no figures of device cpu: NotImplementedError: no frequency file at rtsp://***@h"]
 
 
 def test_faults_are_named_by_path_and_what_runs_stays(control, spec, blob_models, blob_clip):

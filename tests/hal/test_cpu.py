@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -367,6 +368,30 @@ def test_the_device_is_described_as_the_kernel_does() -> None:
     if "model name" in text:
         assert info.model in text
     assert processor().architecture == os.uname().machine
+
+
+@pytest.mark.parametrize(
+    "error", [NotImplementedError("can't find current frequency file"), OSError(5, "I/O"), ValueError("x")]
+)
+def test_figures_that_the_kernel_does_not_give_are_not_known(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(psutil, "cpu_freq", fail)
+    monkeypatch.setattr(psutil, "sensors_temperatures", fail)
+    with _cpu() as device:
+        figures = device.telemetry()
+    assert (figures["frequency_hz"], figures["temperature_c"]) == (None, None)
+    assert figures["memory_free_bytes"]
+
+
+@pytest.mark.parametrize("name", ["coretemp", "zenpower", "soc_thermal", "soc-thermal", "vendors_own"])
+def test_the_hottest_sensor_of_the_processor_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sensors = {"acpitz": [20.0], name: [51.04, 63.06]} if name != "vendors_own" else {name: [51.04, 63.06]}
+    readings = {key: [SimpleNamespace(current=value) for value in values] for key, values in sensors.items()}
+    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: readings)
+    with _cpu() as device:
+        assert device.telemetry()["temperature_c"] == 63.1
 
 
 def test_an_intel_processor_is_read() -> None:

@@ -11,7 +11,10 @@ import psutil
 
 from pyasc import __version__
 from pyasc.agent.clock import rfc3339
-from pyasc.hal.processor import temperature_c
+
+# Sensors of the processor, by the names of their Linux drivers, best first. As in hal/processor.py, which the control process, small
+# and apart from all drivers, does not load.
+_CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "cpu-thermal", "soc-thermal", "acpitz")
 
 
 class BoxFigures:
@@ -31,7 +34,7 @@ class BoxFigures:
             "load": round(os.getloadavg()[0], 2),
             "memory": {"total": memory.total, "available": memory.available, "percent": memory.percent},
             "disk": self._disk(),
-            "temperature": temperature_c(),
+            "temperature": cpu_temperature(),
             "uptime": round(time.time() - psutil.boot_time(), 1),
             "agent": {"version": __version__, "rss": self._process.memory_info().rss},
         }
@@ -42,6 +45,25 @@ class BoxFigures:
         except OSError:
             return None
         return {"total": disk.total, "free": disk.free, "percent": disk.percent}
+
+
+def cpu_temperature() -> float | None:
+    """Degrees Celsius of the processor, the hottest of its sensors; None where there is no sensor."""
+    try:
+        sensors = psutil.sensors_temperatures()
+    except (
+        OSError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        RuntimeError,
+    ):  # what vendors' kernels put into /sys is not always readable
+        return None
+    for name in (*_CPU_SENSORS, *sensors):
+        values = [sensor.current for sensor in sensors.get(name, ()) if sensor.current is not None]
+        if values:
+            return round(max(values), 1)
+    return None
 
 
 def rss_of(pid: int | None) -> int | None:

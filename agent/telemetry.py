@@ -12,8 +12,8 @@ import psutil
 from pyasc import __version__
 from pyasc.agent.clock import rfc3339
 
-# Sensors of the processor, by the names of their Linux drivers, best first. As in hal/processor.py, which the control process, small
-# and apart from all drivers, does not load.
+# Sensors of the processor, by the names of their Linux drivers, best first. As in hal/processor.py, which the control
+# process, small and apart from all drivers, does not load.
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "cpu-thermal", "soc-thermal", "acpitz")
 
 

@@ -136,13 +136,17 @@ class Spool:
 
         Args:
             reason: such as `engine-restarted`.
-            time_s: time of the events, seconds since 1970.
+            time_s: time of the events, seconds since 1970. One that entered later than that leaves when it entered: frames of a
+                file that is read faster than it plays have times ahead of the clock.
         """
         none: list[tuple[str, dict[str, Any]]] = []
         rows = self._guard(self._open_tracks, none)
         batches: list[Batch] = []
         for pipeline, entered in rows:
-            event = {**entered, "id": str(uuid.uuid4()), "time": rfc3339(time_s), "type": "leave"}
+            time_ = max(
+                rfc3339(time_s), str(entered.get("time", ""))
+            )  # of one form, so the later one is the greater text
+            event = {**entered, "id": str(uuid.uuid4()), "time": time_, "type": "leave"}
             batches.append((pipeline, [{**event, "reason": reason}]))
         self.append(batches)
         return len(batches)

@@ -158,6 +158,16 @@ def test_open_tracks_are_closed_with_a_reason_also_after_a_restart(path: Path) -
     spool.close()
 
 
+def test_track_does_not_leave_before_it_entered(path: Path) -> None:
+    spool = Spool(path)
+    ahead, past = "2027-01-15T08:00:07.250Z", "2027-01-15T07:59:59.000Z"
+    spool.append([("gate", [{**event("enter", 1), "time": past}, {**event("enter", 2), "time": ahead}])])
+    assert spool.close_open_tracks("engine-restarted", 1_800_000_000.5) == 2
+    leaves = {e["track"]: e["time"] for e in stored(spool) if e["type"] == "leave"}
+    assert leaves == {1: "2027-01-15T08:00:00.500Z", 2: ahead}
+    spool.close()
+
+
 _WRITER = """
 import json, sys
 from pathlib import Path

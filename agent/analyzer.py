@@ -166,11 +166,12 @@ class EdgeAnalyzer(Resource):
             reason = "failed"
             raise
         finally:
+            closed = self._active is not stages  # `close` came first: the detector is gone
             self._active = None
             self.wedged = not stages.stop()
-            if not self.wedged:
+            if not (self.wedged or closed):
                 _give_back(share)
-            self.events = maker.close(reason)
+            self.events = maker.close("stopped" if closed else reason)
 
     def stats(self) -> dict[str, Any]:
         """What the running stages do; empty when nothing runs.
@@ -182,7 +183,10 @@ class EdgeAnalyzer(Resource):
         return {} if stages is None else stages.stats()
 
     def close(self) -> None:
-        """Release detector and tracker; a second call does nothing."""
+        """End a run that is under way, and release detector and tracker; a second call does nothing."""
+        stages, self._active = self._active, None
+        if stages is not None:
+            self.wedged = not stages.stop()
         for part in (self.detector, self.tracker):
             close = getattr(part, "close", None)
             if close is not None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pyasc.agent.bounded_queue import BoundedQueue
 from pyasc.agent.stream import Stream
@@ -19,9 +19,12 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 Result = tuple[Frame, Detections]
+_Outcome = tuple["Frame | None", "Detections | None", "Exception | None"]
 
 # Frames between two stages: enough that one does not wait for the other's usual unevenness.
 _QUEUE_FRAMES = 2
+# Frames that may be detected before an earlier one that is late.
+_AHEAD_FRAMES = 2
 _POLL_S = 0.2
 _JOIN_S = 8.0
 # Share of the past in the average time of a stage.
@@ -55,7 +58,7 @@ class Stages:
         self._intake = threading.Lock()
         self._size: tuple[int, int] | None = None
         self._taken = 0
-        self._order = _Order(self._stop)
+        self._order: _Order[_Outcome] = _Order(self._stop, concurrency + _AHEAD_FRAMES, self._deliver)
         self._clocks = {"detect": [_StageClock() for _ in range(concurrency)]}
         self._threads = [
             threading.Thread(target=self._detect_all, args=(clock,), name="detect", daemon=True)
@@ -122,8 +125,9 @@ class Stages:
     # --- the threads
 
     def _detect_all(self, clock: _StageClock) -> None:
-        """Detect in frame after frame, side by side with the other threads of this method; hand on in the frames' order."""
-        while not self._stop.is_set():
+        """Detect in frame after frame, side by side with the other threads of this method."""
+        more = True
+        while more and not self._stop.is_set():
             number, frame, error = self._take(clock)
             found = None
             if frame is not None and error is None:
@@ -132,24 +136,31 @@ class Stages:
                         found = self._detect(frame.image)
                 except Exception as failure:  # noqa: BLE001 - handed to whoever takes the results
                     error = failure
-            if not self._order.wait(number):
-                return
-            if frame is None or found is None:
-                self._detected.end(error)
-                self._order.end()
-                return
-            self._hand_on(self._detected, (frame, found))
-            self._order.done(number)
+            more = frame is not None and found is not None
+            self._order.put(number, (frame, found, error))
+
+    def _deliver(self, outcome: _Outcome) -> bool:
+        """Hand on what became of a frame, the frames before it have been; False when it is the last."""
+        frame, found, error = outcome
+        if frame is None or found is None:
+            self._detected.end(error)
+            return False
+        self._hand_on(self._detected, (frame, found))
+        return True
 
     def _take(self, clock: _StageClock) -> tuple[int, Frame | None, Exception | None]:
         """The next frame with its place in the order; no frame at the stream's end, an error where there is one."""
         with self._intake:
             number, frame = self._taken, None
             self._taken += 1
+            if not self._order.wait_for_room(number):
+                return number, None, None
             try:
                 frame = self._next_frame()
                 if frame is not None and (frame.width, frame.height) != self._size:
-                    self._order.wait(number)  # the frames before it are done: nothing runs on the device of now
+                    self._order.wait_for_turn(
+                        number
+                    )  # the frames before it are done: nothing runs on the device of now
                     with clock.busy():
                         self._process(self._stream)
                     self._size = frame.width, frame.height
@@ -184,35 +195,47 @@ class Stages:
                 return
 
 
-class _Order:
-    """Lets numbers pass one after the other, until the end."""
+class _Order(Generic[_T]):
+    """Takes what threads have made in any order, and delivers it by its number.
 
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
+    A thread whose number's turn has not come does not wait for it: when a tracker takes a core for a moment, the frame on that
+    core is late, and the other threads go on with later ones.
+
+    Args:
+        stop: ends all waiting.
+        ahead: how far a number may be before the one whose turn it is.
+        deliver: gets one after the other; False from it means that it was the last.
+    """
+
+    def __init__(self, stop: threading.Event, ahead: int, deliver: Callable[[_T], bool]) -> None:
+        self._stop, self._ahead, self._deliver = stop, ahead, deliver
         self._changed = threading.Condition()
+        self._made: dict[int, _T] = {}
         self._next = 0
         self._ended = False
 
-    def wait(self, number: int) -> bool:
-        """Wait for the turn of a number; False when it will not come."""
+    def wait_for_room(self, number: int) -> bool:
+        """Wait until a number may be worked on; False when that will not be."""
+        return self._wait(lambda: number < self._next + self._ahead)
+
+    def wait_for_turn(self, number: int) -> bool:
+        """Wait until all numbers before this one have been delivered; False when that will not be."""
+        return self._wait(lambda: number == self._next)
+
+    def put(self, number: int, item: _T) -> None:
+        """Deliver the item, now or when its turn comes."""
         with self._changed:
-            while self._next != number:
-                if self._ended or self._stop.is_set():
-                    return False
+            self._made[number] = item
+            while self._next in self._made and not self._ended:
+                self._ended = not self._deliver(self._made.pop(self._next))
+                self._next += 1
+            self._changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        with self._changed:
+            while not (condition() or self._ended or self._stop.is_set()):
                 self._changed.wait(_POLL_S)
             return not (self._ended or self._stop.is_set())
-
-    def done(self, number: int) -> None:
-        """The next one's turn."""
-        with self._changed:
-            self._next = number + 1
-            self._changed.notify_all()
-
-    def end(self) -> None:
-        """No more turns."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
 
 
 class _StageClock:

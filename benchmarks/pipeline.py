@@ -4,6 +4,7 @@
 
 All three run the same yolov5n variant in the same engine with the same number of threads. The plain script is the usual one: OpenCV
 reads and letterboxes, NumPy decodes the heads, OpenCV suppresses, the same OSNet makes the embeddings, deep-sort-realtime tracks.
+Of each the first frame, with the loading before it, is not timed.
 Needs `pip install scipy` and `pip install --no-deps deep-sort-realtime==1.3.2` beside `pyasc[demo]`; its own requirements would
 replace the OpenCV build.
 """
@@ -59,8 +60,10 @@ def pyasc_pipeline(start: Callable[[], None], *, detector: Path, embedder: Path,
     model = pyasc.load_plugin("yolov5", model=str(detector), device="cpu", threads=threads, classes=("person",))
     tracker = pyasc.load_plugin("deepsort", model=str(embedder), device="cpu")
     with pyasc.Stream(str(CLIP)) as stream, pyasc.EdgeAnalyzer(model, tracker) as analyzer:
+        results = analyzer.run(stream)
+        next(results)
         start()
-        return sum(1 for _ in itertools.islice(analyzer.run(stream), frames))
+        return sum(1 for _ in itertools.islice(results, frames))
 
 
 def plain_script(start: Callable[[], None], *, detector: Path, embedder: Path, frames: int, threads: int) -> int:
@@ -76,8 +79,9 @@ def plain_script(start: Callable[[], None], *, detector: Path, embedder: Path, f
     network, reid = _interpreter(detector, threads), _interpreter(embedder, threads)
     tracker = DeepSort(max_age=30, n_init=3, embedder=None)
     capture = cv2.VideoCapture(str(CLIP))
-    start()
-    for count in range(frames):
+    for count in range(-1, frames):
+        if count == 0:
+            start()
         got, image = capture.read()
         if not got:
             return count

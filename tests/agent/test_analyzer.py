@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import types
 
 import cv2
 import numpy as np
@@ -346,6 +347,38 @@ def test_the_demo_clip_gives_what_the_plain_loop_gives(demo_dir, demo_models):
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.track_id.tolist() == theirs.track_id.tolist()
         assert ours.xyxy == pytest.approx(theirs.xyxy, abs=0.5)
+
+
+def test_closing_ends_a_run_that_is_under_way(spots_asc, blob_clip, caplog):
+    detector = pyasc.load_plugin("yolov5", model=str(spots_asc), device="cpu", threads=2)
+    analyzer = pyasc.EdgeAnalyzer(detector)
+    with pyasc.Stream(blob_clip) as stream:
+        results = analyzer.run(stream)
+        next(results)
+        analyzer.close()
+        assert not stage_threads()
+        assert list(results) == []
+    assert not caplog.records
+    with pytest.raises(ValueError, match="closed"):
+        detector.detect(np.zeros((8, 8, 3), np.uint8))
+
+
+def test_a_late_frame_does_not_hold_up_the_ones_after_it(detector, blob_clip):
+    """The first call waits until another thread has done two frames more."""
+    two_more, calls = threading.Event(), itertools.count()
+
+    def detect(image):
+        number = next(calls)
+        if number == 0:
+            assert two_more.wait(20)
+        elif number == 2:
+            two_more.set()
+        return detector.detect(image)
+
+    late = types.SimpleNamespace(detect=detect, share=two)
+    with pyasc.Stream(blob_clip) as stream:
+        found = list(pyasc.EdgeAnalyzer(late).run(stream))
+    assert [frame.index for frame, _ in found] == list(range(70))
 
 
 def test_a_slow_consumer_holds_the_stages_back(detector, tracker, blob_clip):

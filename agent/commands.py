@@ -155,6 +155,11 @@ class Commands:
             self._answer(request, {"records": self._log.last(count, level)})
 
     def _to_engine(self, request: _Request, args: dict[str, Any]) -> None:
+        if not self._takes(request, args, "pipeline"):
+            return
+        if not isinstance(args.get("pipeline"), str):
+            self._fail(request, "pipeline: must be text" if "pipeline" in args else "pipeline: required")
+            return
         if len(self._waiting) >= MAX_WAITING:
             self._fail(request, f"{MAX_WAITING} commands wait for the engine already")
             return

@@ -1,9 +1,9 @@
 """An engine without pictures, in a process of its own: it speaks `agent/ipc.py` and misbehaves where a pipeline tells it to.
 
 `detector.behave` of a pipeline: `refuse` and `slow` (while it is built), `crash-build`, `crash` (after the commit), `fail`,
-`fail-later`, `never` (stays in starting), `away` (reconnecting), `quiet` (runs, no events), `hang` (no heartbeat after the commit),
-`orphan` (ends and leaves a process that holds the channel), `garbage`; else it runs and sends events: a track enters, crosses and
-leaves, `detector.rate` tracks a second.
+`fail-later`, `never` (stays in starting), `away` (reconnecting), `quiet` (runs, no events), `poster` (quiet, with a large
+picture), `hang` (no heartbeat after the commit), `orphan` (ends and leaves a process that holds the channel), `garbage`; else it
+runs and sends events: a track enters, crosses and leaves, `detector.rate` tracks a second.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class Engine:
             error = f"there is no pipeline {name!r}"
             self.channel.send("reply", id=message["id"], ok=False, error=error)
         elif message["command"] == "snapshot":
-            result = {"jpeg": "AAAA" * message["args"].get("kilo", 1) * 256, "width": 1280, "height": 720}
+            result = {"jpeg": "AAAA" * (10 if self.behave(name) == "poster" else 1) * 256, "width": 1280, "height": 720}
             self.channel.send("reply", id=message["id"], ok=True, result=result)
-        elif message["args"].get("mute") is not True:
+        else:
             self.channel.send("reply", id=message["id"], ok=True, result={})
 
     def listen(self) -> None:

@@ -17,6 +17,7 @@ from pyasc.agent.mqtt import Received
 
 BASE = "pyasc/b/"
 NAMES = ["ping", "logs", "snapshot", "restart-pipeline", "reboot-engine", "profile", "update", "x"]
+GATE = b'{"pipeline": "gate"}'
 
 
 class Bench:
@@ -74,13 +75,13 @@ def test_answers_go_nowhere_else(topic: str) -> None:
 
 def test_engine_that_is_down_or_dies_or_is_silent_gives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     down = Bench(engine_takes=False)
-    down.ask("snapshot", b"{}")
+    down.ask("snapshot", GATE)
     assert down.errors == ["the engine is down"]
     bench = Bench()
-    bench.ask("snapshot", b"{}")
+    bench.ask("snapshot", GATE)
     bench.commands.engine_gone()
     assert bench.errors == ["the engine ended before it answered"]
-    bench.ask("snapshot", b"{}")
+    bench.ask("snapshot", GATE)
     bench.ask("reboot-engine")
     later = time.monotonic() + module.ENGINE_TIMEOUT_S + 1
     monkeypatch.setattr(module.time, "monotonic", lambda: later)
@@ -93,7 +94,7 @@ def test_engine_that_is_down_or_dies_or_is_silent_gives_an_error(monkeypatch: py
 def test_number_of_waiting_commands_is_bounded() -> None:
     bench = Bench()
     for _ in range(MAX_WAITING + 3):
-        bench.ask("snapshot", b"{}")
+        bench.ask("snapshot", GATE)
         bench.ask("reboot-engine")
     assert len(bench.sent) == MAX_WAITING
     assert bench.restarts == 1
@@ -102,9 +103,29 @@ def test_number_of_waiting_commands_is_bounded() -> None:
     assert [reply["result"] for _, reply, _ in bench.replies[6:]] == [{"pid": 77}] * MAX_WAITING
 
 
+@pytest.mark.parametrize("command", ["snapshot", "restart-pipeline"])
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        (b'{"pipeline": "gate", "width": 640}', "width: unknown key"),
+        (b'{"pipline": "gate"}', "pipline: unknown key"),
+        (b"{}", "pipeline: required"),
+        (b"", "pipeline: required"),
+        (b'{"pipeline": 5}', "pipeline: must be text"),
+        (b'{"pipeline": null}', "pipeline: must be text"),
+    ],
+)
+def test_request_that_is_wrong_does_not_reach_the_engine(command: str, payload: bytes, error: str) -> None:
+    bench = Bench()
+    bench.ask(command, payload)
+    assert (bench.errors, bench.sent) == ([error], [])
+    bench.ask(command, b'{"id": 1, "pipeline": "gate"}')
+    assert [sent["args"] for sent in bench.sent] == [{"pipeline": "gate"}]
+
+
 def test_faults_of_the_engine_are_joined_and_masked() -> None:
     bench = Bench()
-    bench.ask("restart-pipeline", b'{"id": "k"}')
+    bench.ask("restart-pipeline", b'{"id": "k", "pipeline": "gate"}')
     errors = [{"path": "a", "message": "rtsp://u:p@h is away"}, {"path": "b", "message": "c"}]
     bench.commands.replied({"id": bench.sent[0]["id"], "ok": False, "errors": errors})
     assert bench.replies == [

@@ -476,11 +476,11 @@ def test_small_window_of_the_broker_and_a_picture_that_is_too_large(
     operator = make_operator(running.port)
     agent = make_agent(running.url)
     operator.wait(f"{BASE}status")
-    operator.publish(SET, document(1, gate="busy"))
+    operator.publish(SET, document(1, gate="busy", wall="poster"))
     operator.wait(f"{BASE}config", applied(1))
     operator.publish(f"{BASE}cmd/snapshot", {"id": 1, "pipeline": "gate"})
     assert operator.wait(f"{BASE}cmd/snapshot/reply", lambda reply: reply["id"] == 1)["ok"] is True
-    operator.publish(f"{BASE}cmd/snapshot", {"id": 2, "pipeline": "gate", "kilo": 10})
+    operator.publish(f"{BASE}cmd/snapshot", {"id": 2, "pipeline": "wall"})
     refusal = operator.wait(f"{BASE}cmd/snapshot/reply", lambda reply: reply["id"] == 2)
     assert "over the broker's limit of 6000" in refusal["error"]
     until(lambda: len(events_of(operator)) > 40, "events come through the small window")

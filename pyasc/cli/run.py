@@ -62,10 +62,26 @@ def command(context: click.Context, /, target: str, **options: Any) -> int:
     for model in (options["model"], options["tracker_model"]):
         if model is not None and model.suffix.lower() in _CONVERTIBLE:
             raise click.UsageError(f"{model} is not an .asc file yet: convert it first by `pyasc convert {model}`")
-    output = options["output"]
+    if options["tracker"] == "none" and options["tracker_model"] is not None:
+        raise click.UsageError("--tracker-model is for a tracker: --tracker is none")
+    _check_output(options["output"])
+    _check_source(target, options)
+    return _run_source(target, options)
+
+
+def _check_output(output: Path | None) -> None:
     if output is not None and output.suffix.lower() not in CODECS:
         raise click.UsageError(f"--output: {output.name} must end in {', '.join(CODECS)}")
-    return _run_source(target, options)
+
+
+def _check_source(source: str, options: dict[str, Any]) -> None:
+    from pyasc.agent.sources import parse_source
+
+    parsed = parse_source(source)
+    if options["transport"] != "tcp" and not parsed.rtsp:
+        raise click.UsageError(f"--transport {options['transport']} is for rtsp addresses, {parsed.title} is none")
+    if options["realtime"] and (parsed.kind == "camera" or parsed.rtsp):
+        raise click.UsageError(f"--realtime is for files and folders, {parsed.title} is live")
 
 
 # --- one source
@@ -121,8 +137,6 @@ def _analyzer(options: dict[str, Any]) -> Any:
             model = options["tracker_model"]
             own = {} if model is None else {"model": str(model), "device": options["device"]}
             tracker = load_plugin(options["tracker"], **{key: value for key, value in own.items() if value is not None})
-        elif options["tracker_model"] is not None:
-            raise ConfigError("--tracker-model needs a tracker")
     except BaseException:
         detector.close()
         raise

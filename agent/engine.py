@@ -95,12 +95,12 @@ class Engine:
             self._loop()
         finally:
             orphaned = self._outbox.broken.is_set()
+            if self._broken is not None:
+                _log.critical("the engine ends: %s", self._broken)
+                self._outbox.send("ending", reason=mask(self._broken))
             logging.getLogger().removeHandler(forward)
             self._end(orphaned)
-        if self._broken is not None:
-            _log.critical("the engine ends: %s", self._broken)
-            return _WEDGED_EXIT
-        return 0
+        return 0 if self._broken is None else _WEDGED_EXIT
 
     def end(self) -> None:
         """Ask the main loop to end. For signal handlers, which may interrupt one another: it takes no lock."""

@@ -23,6 +23,7 @@ Engine to control:
 | `events` | `n`, `pipeline`, `events` | to be spooled; the engine keeps them until `ack` n |
 | `tracks` | `pipeline`, `payload` | where the pipeline has `publish_tracks` |
 | `telemetry` | `devices`, `pipelines` | every second |
+| `ending` | `reason` | the engine ends by itself, for only a new process can go on |
 | `log` | `level`, `logger`, `message` | for the `logs` command |
 
 Pictures travel as base64 in `result`. A line is at most `MAX_LINE_BYTES`.

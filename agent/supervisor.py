@@ -33,6 +33,7 @@ LET_GO_S = 1.0
 SEND_TIMEOUT_S = 5
 BACKOFF_S = (1.0, 30.0)
 WELL_S = 60.0
+MAX_REASON_CHARS = 500
 
 
 class FromEngine(NamedTuple):
@@ -80,6 +81,7 @@ class _Engine:
         self.began = self.heard = time.monotonic()
         self.up = False
         self.why: str | None = None
+        self.says: str | None = None  # the reason of its own that it gave before it ended
         self._killed_at: float | None = None
         self._inbox = inbox
         self._thread = threading.Thread(target=self._read, name="engine", daemon=True)
@@ -125,8 +127,9 @@ class _Engine:
     @property
     def how(self) -> str:
         code = self.process.returncode
-        if self.why is not None:
-            return self.why
+        reason = self.says or self.why
+        if reason is not None:
+            return reason
         if code is not None and code < 0:
             return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}"
@@ -226,6 +229,9 @@ class Supervisor:
         if not isinstance(item, _Raw) or item.engine is not self._engine:
             return None
         if item.message is not None:
+            if item.message["type"] == "ending":
+                item.engine.says = str(item.message.get("reason"))[:MAX_REASON_CHARS]
+                return None
             if item.message["type"] != "hello":
                 return FromEngine(item.message)
             item.engine.up, item.engine.heard = True, time.monotonic()

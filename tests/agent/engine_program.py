@@ -2,8 +2,9 @@
 
 `detector.behave` of a pipeline: `refuse` and `slow` (while it is built), `crash-build`, `crash` (after the commit), `fail`,
 `fail-later`, `never` (stays in starting), `away` (reconnecting), `quiet` (runs, no events), `poster` (quiet, with a large
-picture), `hang` (no heartbeat after the commit), `orphan` (ends and leaves a process that holds the channel), `garbage`; else it
-runs and sends events: a track enters, crosses and leaves, `detector.rate` tracks a second.
+picture), `wedge` (takes the engine along at a command), `hang` (no heartbeat after the commit), `orphan` (ends and leaves a process
+that holds the channel), `garbage`; else it runs and sends events: a track enters, crosses and leaves, `detector.rate` tracks a
+second.
 """
 
 from __future__ import annotations
@@ -134,6 +135,9 @@ class Engine:
         if name not in self.running:
             error = f"there is no pipeline {name!r}"
             self.channel.send("reply", id=message["id"], ok=False, error=error)
+        elif self.behave(name) == "wedge":
+            self.channel.send("ending", reason=f"pipeline {name} is wedged")
+            os._exit(3)
         elif message["command"] == "snapshot":
             result = {"jpeg": "AAAA" * (10 if self.behave(name) == "poster" else 1) * 256, "width": 1280, "height": 720}
             self.channel.send("reply", id=message["id"], ok=True, result=result)

@@ -341,6 +341,20 @@ def test_killed_engine_loses_no_event_and_closes_its_tracks(agent: Agent, operat
     assert operator.last(f"{BASE}config")["state"] == "applied"
 
 
+def test_engine_that_ends_by_itself_says_why(agent: Agent, operator: Any) -> None:
+    operator.publish(SET, document(1, gate="wedge"))
+    operator.wait(f"{BASE}config", applied(1))
+    since = len(operator.messages)
+    operator.publish(f"{BASE}cmd/restart-pipeline", {"id": 1, "pipeline": "gate"})
+    reason = "the engine is down: pipeline gate is wedged"
+    operator.wait(f"{BASE}status", lambda status: status.get("reason") == reason, since)
+    gone = operator.wait(f"{BASE}pipelines/gate/status", lambda status: status["state"] == "starting", since)
+    assert gone["reason"] == "the engine ended: pipeline gate is wedged"
+    operator.publish(f"{BASE}cmd/logs", {"id": 2})
+    records = operator.wait(f"{BASE}cmd/logs/reply")["result"]["records"]
+    assert "the engine has ended: pipeline gate is wedged" in [record["message"] for record in records]
+
+
 def test_what_an_engine_leaves_behind_does_not_keep_the_next_one_away(agent: Agent, operator: Any, until: Any) -> None:
     operator.publish(SET, document(1, gate="orphan"))
     until(lambda: agent.status["engine"]["restarts"] > 0 and agent.status["engine"]["up"], "another engine")

@@ -365,6 +365,10 @@ def test_a_wedged_pipeline_ends_the_engine_so_that_a_new_one_gets_the_device(
     hang.set()
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "detect"], "the thread is free")
     assert codes == [3]
+    reason = "pipeline gate is wedged, only a new process gets its device back"
+    assert [m["reason"] for m in messages if m["type"] == "ending"] == [reason]
+    logged = [m["message"] for m in messages if m["type"] == "log" and m["level"] == "CRITICAL"]
+    assert logged == [f"the engine ends: {reason}"]
     failed = [m for m in messages if m["type"] == "status" and m["state"] == "failed"]
     assert failed[-1]["reason"] == "the detect stage has not come back from a frame for 0.3 s"
     assert [event["type"] for m in messages if m["type"] == "events" for event in m["events"]] == ["enter", "leave"]

@@ -314,7 +314,8 @@ class Control:
         self._engine_figures = {"devices": {}, "pipelines": {}}
         for name, content in self._pipelines.items():
             gone = {**content, "state": "starting", "fps": 0.0, "reason": f"the engine ended: {how}"}
-            if content.get("state") != "stopped":
+            # `stopped: stopped` is one that the engine took along when it ended in good order; others have stopped for good.
+            if content.get("state") != "stopped" or content.get("reason") == "stopped":
                 self._pipelines[name] = gone
                 self._publisher.show(f"pipelines/{name}/status", gone)
         self._applier.engine_gone(how)

@@ -1,10 +1,10 @@
 """An engine without pictures, in a process of its own: it speaks `agent/ipc.py` and misbehaves where a pipeline tells it to.
 
 `detector.behave` of a pipeline: `refuse` and `slow` (while it is built), `crash-build`, `crash` (after the commit), `fail`,
-`fail-later`, `never` (stays in starting), `away` (reconnecting), `quiet` (runs, no events), `poster` (quiet, with a large
-picture), `wedge` (takes the engine along at a command), `hang` (no heartbeat after the commit), `orphan` (ends and leaves a process
-that holds the channel), `garbage`; else it runs and sends events: a track enters, crosses and leaves, `detector.rate` tracks a
-second.
+`fail-later`, `never` (stays in starting), `away` (reconnecting), `ended` (stopped), `quiet` (runs, no events), `poster` (quiet,
+with a large picture), `wedge` (takes the engine along at a command), `hang` (no heartbeat after the commit), `orphan` (ends and
+leaves a process that holds the channel), `garbage`; else it runs and sends events: a track enters, crosses and leaves,
+`detector.rate` tracks a second.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Engine:
                     "telemetry", devices={"cpu": {"load": 1}}, pipelines={name: {"fps": 25.0} for name in self.running}
                 )
             with self.lock:
-                for name in self.running:
+                for name in self.running if self.alive else ():
                     self.step(name, now, due)
             time.sleep(0.01)
 
@@ -78,12 +78,12 @@ class Engine:
         behave = self.behave(name)
         if now > due.get(f"{name} status", 0.0):
             due[f"{name} status"] = now + 0.5
-            states = {"fail": "failed", "never": "starting", "away": "reconnecting"}
+            states = {"fail": "failed", "never": "starting", "away": "reconnecting", "ended": "stopped"}
             if behave == "fail-later":
                 states["fail-later"] = "failed" if f"{name} seen" in due else "running"
                 due[f"{name} seen"] = now
             state = states.get(behave, "running")
-            self.status(name, state, "as told" if state == "failed" else None)
+            self.status(name, state, {"failed": "as told", "stopped": "end of stream"}.get(state))
         if behave in ("", "busy") and now > due.get(name, 0.0):
             due[name] = now + 1 / float(self.running[name]["detector"].get("rate", 10))
             self.tracks[name] = self.tracks.get(name, 0) + 1
@@ -152,6 +152,10 @@ class Engine:
                     for name, track in self.tracks.items():
                         if track % 2 and name in self.running:
                             self.events(name, "leave")
+                    for name in self.running:
+                        if self.behave(name) != "ended":
+                            self.status(name, "stopped", "stopped")
+                    self.alive = False
                 break
             handler = getattr(self, kind, None)
             if handler is not None:

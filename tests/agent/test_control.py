@@ -355,6 +355,20 @@ def test_engine_that_ends_by_itself_says_why(agent: Agent, operator: Any) -> Non
     assert "the engine has ended: pipeline gate is wedged" in [record["message"] for record in records]
 
 
+def test_pipelines_start_while_the_engine_is_started_again(agent: Agent, operator: Any) -> None:
+    """An engine that ends in good order says `stopped` of its pipelines; those that had come to their end stay so."""
+    operator.publish(SET, document(1, gate="quiet", clip="ended"))
+    operator.wait(f"{BASE}config", applied(1))
+    since = len(operator.messages)
+    operator.publish(f"{BASE}cmd/reboot-engine", {"id": 1})
+    operator.wait(f"{BASE}cmd/reboot-engine/reply")
+    operator.wait(f"{BASE}pipelines/gate/status", lambda status: status["state"] == "running", since)
+    told = [content for name, content, _, _ in operator.messages[since:] if name == f"{BASE}pipelines/gate/status"]
+    states = [(status["state"], status.get("reason")) for status in told]
+    assert states[-2:] == [("starting", "the engine ended: exit code 0"), ("running", None)]
+    assert {status["reason"] for status in operator.of(f"{BASE}pipelines/clip/status")} == {"end of stream"}
+
+
 def test_what_an_engine_leaves_behind_does_not_keep_the_next_one_away(agent: Agent, operator: Any, until: Any) -> None:
     operator.publish(SET, document(1, gate="orphan"))
     until(lambda: agent.status["engine"]["restarts"] > 0 and agent.status["engine"]["up"], "another engine")

@@ -109,8 +109,13 @@ class Applier:
 
     # --- what happens outside
 
-    def offer(self, payload: bytes) -> None:
-        """Take a document from the topic `config/set`; an empty one, which clears the retained message, is nothing."""
+    def offer(self, payload: bytes, retained: bool = False) -> None:
+        """Take a document from the topic `config/set`; an empty one, which clears the retained message, is nothing.
+
+        Args:
+            payload: the message.
+            retained: it stood at the broker. If it is stale, then nobody has sent it now: the report of what runs stays.
+        """
         if not payload:
             return
         self._refuse_now()  # what is said of documents comes in the order of the documents
@@ -123,6 +128,9 @@ class Applier:
         stored = Stored(document, digest(document))
         faults = validate(document, model_dir=self._model_dir)
         newest = self._next or self.current
+        if retained and version is not None and newest is not None and version < newest.version:
+            _log.info("configuration %d, retained at the broker, is passed over: %d is newer", version, newest.version)
+            return
         if not any(fault.path == "version" for fault in faults):
             fault = check_version(stored.version, stored.sha256, _mark(newest))
             faults = faults if fault is None else merge_faults(faults, [fault])

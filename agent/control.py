@@ -231,7 +231,7 @@ class Control:
     def _received(self, item: Received) -> None:
         topic = item.topic.removeprefix(self._base)
         if topic == "config/set":
-            self._applier.offer(item.payload)
+            self._applier.offer(item.payload, item.retained)
         elif topic.startswith("cmd/"):
             self._commands.handle(item)
         elif topic == "status":

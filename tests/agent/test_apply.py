@@ -335,6 +335,25 @@ def test_engine_is_not_asked_where_nothing_is_to_be_checked(bench: Bench) -> Non
     assert bench.sent == []
 
 
+def test_stale_document_that_stands_at_the_broker_does_not_hide_the_report_of_what_runs(bench: Bench) -> None:
+    bench.apply(2, gate="a")
+    count = len(bench.reports)
+    bench.applier.offer(document(1, gate="b"), True)
+    bench.applier.offer(b'{"version": 1, "pipelines": {"gate": {"x": 1}}}', True)
+    assert (len(bench.reports), bench.sent[-1][0]) == (count, "commit")
+    again = bench.again()
+    again.offer(document(1, gate="b"), True)
+    again.engine_up()
+    bench.reply(ok=True)
+    bench.reply(ok=True)
+    assert bench.last == (2, "applied", [])
+    again.offer(document(1, gate="b"))
+    bench.reply(ok=True)
+    assert bench.last == (1, "rejected", ["version"])
+    again.offer(document(3, gate="b"), True)
+    assert bench.sent[-1][0] == "configure"
+
+
 def test_stale_version_is_named_beside_other_faults(bench: Bench) -> None:
     bench.apply(3, gate="a")
     bench.applier.offer(BROKEN)

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -62,6 +62,9 @@ class Sink(Protocol):
         """The tracks of one frame, where the pipeline has `publish_tracks`."""
 
 
+Watch = Callable[[Frame, Detections, Stream], None]
+
+
 class Pipeline:
     """A pipeline of a configuration document.
 
@@ -70,14 +73,19 @@ class Pipeline:
         spec: what the document says of it.
         model_dir: the folder that models are named relative to.
         sink: where its events and tracks go.
+        watch: called with each processed frame, what was found in it, and the stream, from the pipeline's thread; what it raises
+            fails the pipeline.
 
     Attributes:
         name, spec, model_dir: as given.
         wedged: True after a stage did not come back from a frame: its thread, model and device are lost to this process.
     """
 
-    def __init__(self, name: str, spec: Mapping[str, Any], *, model_dir: Path, sink: Sink) -> None:
+    def __init__(
+        self, name: str, spec: Mapping[str, Any], *, model_dir: Path, sink: Sink, watch: Watch | None = None
+    ) -> None:
         self.name, self.spec = name, spec
+        self._watch = watch
         self.wedged = False
         self.model_dir, self._sink = model_dir, sink
         self._enabled = bool(spec.get("enabled", True))
@@ -86,6 +94,7 @@ class Pipeline:
         self._analyzer: EdgeAnalyzer | None = None
         self._stream: Stream | None = None
         self._device: str | None = None
+        self._tracker_device: str | None = None
         self._resolution: int | None = None
         self._latest: tuple[Frame, Detections] | None = None
         self._done: deque[float] = deque(maxlen=1024)
@@ -103,7 +112,7 @@ class Pipeline:
         analyzer = self._build()
         if self._enabled:
             self._analyzer = analyzer
-            self._device = analyzer.detector.device
+            self._see_devices(analyzer)
         else:
             analyzer.close()
 
@@ -145,6 +154,11 @@ class Pipeline:
     def alive(self) -> bool:
         """Whether its thread works or waits."""
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Names of the devices that its detector and its tracker run on, as far as they are known."""
+        return frozenset(name for name in (self._device, self._tracker_device) if name is not None)
 
     def snapshot(self) -> tuple[Frame, bytes]:
         """The newest frame, and its picture with its tracks, zones and lines drawn in, as JPEG.
@@ -199,6 +213,11 @@ class Pipeline:
     def _build(self) -> EdgeAnalyzer:
         return build_analyzer(self.spec, path=join("pipelines", self.name), model_dir=self.model_dir)
 
+    def _see_devices(self, analyzer: EdgeAnalyzer) -> None:
+        self._device = analyzer.detector.device
+        # Most trackers run on no device of their own; one with a model has `device`, None while it has no model.
+        self._tracker_device = getattr(analyzer.tracker, "device", None)
+
     def _supervise(self) -> None:
         """Run again and again: after a failure with growing delays, after the end only when asked."""
         failures = 0
@@ -222,7 +241,7 @@ class Pipeline:
         """One run from the models' loading to the stream's end; whether it failed."""
         try:
             analyzer = self._analyzer = self._analyzer or self._build()
-            self._device = analyzer.detector.device
+            self._see_devices(analyzer)
             self._set("starting")
             self._stream = open_stream(self.spec["source"])
             self._follow(analyzer, self._stream)
@@ -264,13 +283,16 @@ class Pipeline:
     def _take(self, step: Step, analyzer: EdgeAnalyzer, stream: Stream) -> None:
         if step.frame is not None and step.found is not None:
             self._latest = step.frame, step.found
-            self._device, self._resolution = analyzer.detector.device, min(step.frame.width, step.frame.height)
+            self._see_devices(analyzer)
+            self._resolution = min(step.frame.width, step.frame.height)
             self._counts["frames"] += 1
             self._counts["detections"] += len(step.found)
             self._done.append(time.monotonic())
             if self.spec.get("publish_tracks") and isinstance(step.found, Tracks):
                 self._sink.tracks(self.name, frame_message(step.found, step.frame))
             self._set("running")
+            if self._watch is not None:
+                self._watch(step.frame, step.found, stream)
         elif stream.state == "reconnecting":
             self._set("reconnecting", stream.reason)
         self._emit(step.events)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
+from pyasc.cli.run_document import run_document
 from pyasc.cli.run_output import CODECS, VideoFile, Window
+from pyasc.cli.run_signals import Stop, signals
 from pyasc.cli.run_view import RunView
-from pyasc.errors import ConfigError
 
 _DOCUMENTS = (".yaml", ".yml", ".json")
 _CONVERTIBLE = (".pt", ".pth", ".onnx")
+# What a document does not say itself.
+_OF_BOTH = {"frames", "output", "show", "as_json"}
 _RATE_WINDOW_S = 1.0
 
 
@@ -36,9 +36,15 @@ _RATE_WINDOW_S = 1.0
 @click.option("--transport", type=click.Choice(["tcp", "udp"]), default="tcp", show_default=True, help="For RTSP.")
 @click.option("--realtime", is_flag=True, help="Read a file no faster than it was recorded.")
 @click.option("--every", type=click.IntRange(1), default=1, show_default=True, help="Process each n-th frame.")
-@click.option("--frames", type=click.IntRange(1), help="End after this many processed frames.")
-@click.option("--output", type=click.Path(path_type=Path), help=f"Annotated video to write ({', '.join(CODECS)}).")
-@click.option("--show", is_flag=True, help="Show the annotated video in a window; q closes it.")
+@click.option(
+    "--frames", type=click.IntRange(1), help="End after this many processed frames; of a CONFIG, each pipeline."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help=f"Annotated video to write ({', '.join(CODECS)}). Of several pipelines, x.mp4 is x-NAME.mp4 for each.",
+)
+@click.option("--show", is_flag=True, help="Show the annotated video of one pipeline in a window; q closes it.")
 @click.option("--model-dir", type=click.Path(path_type=Path), help="Folder of a CONFIG's models; default: its own.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each frame and event.")
 @click.pass_context
@@ -52,9 +58,12 @@ def command(context: click.Context, /, target: str, **options: Any) -> int:
         name for name in options if context.get_parameter_source(name) not in (None, click.core.ParameterSource.DEFAULT)
     }
     if Path(target).suffix.lower() in _DOCUMENTS:
-        if wrong := sorted(given - {"model_dir", "as_json"}):
+        if wrong := sorted(given - _OF_BOTH - {"model_dir"}):
             raise click.UsageError(f"--{wrong[0].replace('_', '-')} is for a SOURCE: a CONFIG says it itself")
-        return _run_document(Path(target), options["model_dir"], options["as_json"])
+        _check_output(options["output"])
+        return run_document(
+            Path(target), options["model_dir"], **{name: value for name, value in options.items() if name in _OF_BOTH}
+        )
     if "model_dir" in given:
         raise click.UsageError("--model-dir is for a CONFIG")
     if options["model"] is None:
@@ -106,8 +115,9 @@ def _run_source(source: str, options: dict[str, Any]) -> int:
         analyzer = stack.enter_context(_analyzer(options))
         video = None
         if options["output"] is not None:
-            video = stack.enter_context(VideoFile(options["output"], stream.fps / options["every"]))
-        stop = stack.enter_context(_signals())
+            video = stack.enter_context(VideoFile(options["output"]))
+            video.fps = stream.fps / options["every"]
+        stop = stack.enter_context(signals())
         view = RunView(options["as_json"], name_pipelines=False)
         with view:
             frames = _follow(analyzer, stream, view, _Pictures(window, video), options["frames"], stop)
@@ -161,7 +171,7 @@ class _Pictures:
         return self._window is None or self._window.show(drawn)
 
 
-def _follow(analyzer: Any, stream: Any, view: RunView, pictures: _Pictures, limit: int | None, stop: _Stop) -> int:
+def _follow(analyzer: Any, stream: Any, view: RunView, pictures: _Pictures, limit: int | None, stop: Stop) -> int:
     """Take frame after frame until the end; returns how many."""
     from pyasc.agent.events import frame_message
 
@@ -209,87 +219,3 @@ class _Rate:
         if now - self._since >= _RATE_WINDOW_S:
             self.value = self._frames / (now - self._since)
             self._since, self._frames = now, 0
-
-
-# --- a document
-
-
-def _run_document(path: Path, model_dir: Path | None, as_json: bool) -> int:
-    from pyasc.agent.assembly import check_document
-    from pyasc.agent.document import parse_document
-    from pyasc.agent.pipeline import Pipeline, prepare_all
-    from pyasc.agent.sources import quiet_opencv
-
-    quiet_opencv()
-    folder = (model_dir or path.parent).resolve()
-    document = parse_document(path.read_bytes())
-    if faults := check_document(document, model_dir=folder):
-        raise ConfigError(faults)
-    view = RunView(as_json, name_pipelines=True)
-    pipelines = [Pipeline(name, spec, model_dir=folder, sink=view) for name, spec in document["pipelines"].items()]
-    try:
-        prepare_all(pipelines)
-        with view, _signals() as stop:
-            for pipeline in pipelines:
-                pipeline.start()
-            failed = _watch(pipelines, view, stop)
-    finally:
-        for pipeline in pipelines:
-            pipeline.request_stop()
-        for pipeline in pipelines:
-            pipeline.stop()
-    figures = [pipeline.statistics() for pipeline in pipelines]
-    view.summary(sum(f["frames"] for f in figures), sum(f["dropped"] for f in figures))
-    view.raise_broken()
-    return 1 if failed else stop.exit_code
-
-
-def _watch(pipelines: list[Any], view: RunView, stop: _Stop) -> bool:
-    """Wait until all have come to their end or one of them fails and the others have ended; whether one has failed."""
-    failed: set[str] = set()
-    while not (stop.wanted or view.broken):
-        open_ones = 0
-        for pipeline in pipelines:
-            status = pipeline.status()
-            view.status(pipeline.name, {**status, "tracks": pipeline.statistics()["tracks"]})
-            if status["state"] == "failed":
-                failed.add(pipeline.name)
-                pipeline.request_stop()
-            open_ones += status["state"] in ("starting", "running", "reconnecting")
-        if not open_ones:
-            break
-        stop.wait(0.1)
-    return bool(failed)
-
-
-# --- signals
-
-
-class _Stop:
-    """Whether a signal has asked for the end, and the exit code that tells of it."""
-
-    def __init__(self) -> None:
-        self.wanted = False
-        self.exit_code = 0
-
-    def wait(self, seconds: float) -> None:
-        """Sleep, unless a signal comes."""
-        if not self.wanted:
-            time.sleep(seconds)
-
-    def take(self, number: int, _frame: FrameType | None) -> None:
-        """The first signal ends in good order, a second one at once."""
-        if self.wanted:
-            raise KeyboardInterrupt
-        self.wanted, self.exit_code = True, 128 + number
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_Stop]:
-    stop = _Stop()
-    before = {number: signal.signal(number, stop.take) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

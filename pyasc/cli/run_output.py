@@ -27,13 +27,16 @@ class VideoFile:
 
     Args:
         path: to write; its suffix, one of `CODECS`, chooses the container.
-        fps: frames a second that it plays with; 0.0 for 25.
+
+    Attributes:
+        fps: frames a second that it plays with, 0.0 for 25; what is set after the first picture has no effect.
+        frames: pictures in it.
     """
 
-    def __init__(self, path: Path, fps: float) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.frames = 0
-        self._fps = fps if fps > 0 else _DEFAULT_FPS
+        self.fps = 0.0
         self._part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
         self._writer: Any = None
         self._size = (0, 0)
@@ -47,7 +50,8 @@ class VideoFile:
         if self._writer is None:
             self._size = image.shape[1], image.shape[0]
             code = cv2.VideoWriter_fourcc(*CODECS[self.path.suffix.lower()])
-            self._writer = cv2.VideoWriter(str(self._part), cv2.CAP_FFMPEG, code, self._fps, self._size)
+            fps = self.fps if self.fps > 0 else _DEFAULT_FPS
+            self._writer = cv2.VideoWriter(str(self._part), cv2.CAP_FFMPEG, code, fps, self._size)
             if not self._writer.isOpened():
                 raise StreamError(f"{self.path}: cannot be written")
         if (image.shape[1], image.shape[0]) != self._size:
@@ -94,6 +98,10 @@ class Window:
     def show(self, image: NDArray[np.uint8]) -> bool:
         """Show a picture; False when the user has closed the window or pressed q or Escape."""
         cv2.imshow(_WINDOW, image)
+        return self.keep()
+
+    def keep(self) -> bool:
+        """Let the window react to its user where there is no new picture; False when they have closed it, as for `show`."""
         key = cv2.waitKey(1) & 0xFF
         return key not in (ord("q"), 27) and cv2.getWindowProperty(_WINDOW, cv2.WND_PROP_VISIBLE) >= 1
 

@@ -150,7 +150,8 @@ def test_an_interrupted_run_leaves_a_complete_video_and_code_130(run, on_clip, t
         (("/dev/video7", "--model", "x.asc", "--realtime"), 2, "is for files and folders"),
         (("{clip}", "--model", "x.asc", "--tracker", "none", "--tracker-model", "y.asc"), 2, "--tracker is none"),
         (("none.yaml",), 1, "No such file"),
-        (("none.yaml", "--frames", "3"), 2, "--frames is for a SOURCE"),
+        (("none.yaml", "--every", "3"), 2, "--every is for a SOURCE"),
+        (("none.yaml", "--output", "out.gif"), 2, "must end in .mp4"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_cause(run, blob_clip, blob_models, arguments, code, message):
@@ -181,9 +182,64 @@ def test_all_pipelines_of_a_document(run, blob_clip, blob_models, tmp_path):
     done = run("config.json", "--model-dir", blob_models, "--json")
     assert done.returncode == 0, done.stderr
     for name in ("gate", "door"):
-        kinds = [m["type"] for m in lines(done.stdout) if m["pipeline"] == name]
+        messages = [m for m in lines(done.stdout) if m["pipeline"] == name]
+        kinds = [m["type"] for m in messages if m["type"] != "frame"]
         assert sorted(kinds) == ["cross", "enter", "enter", "leave", "leave"]
+        assert [m["frame"] for m in messages if m["type"] == "frame"] == list(range(70))
     assert "140 frames in" in done.stderr
+
+
+def document_of(clip: Path, *names: str, **more: Any) -> str:
+    pipeline = {
+        "source": {"url": str(clip)},
+        "detector": {"plugin": "blobs", "model": "blobs.asc"},
+        "tracker": {"plugin": "nearest"},
+        **more,
+    }
+    return json.dumps({"version": 1, "pipelines": dict.fromkeys(names, pipeline)})
+
+
+def pictures_of(path: Path) -> list[Any]:
+    capture = cv2.VideoCapture(str(path))
+    assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(10)
+    images = []
+    while (got := capture.read())[0]:
+        images.append(got[1])
+    return images
+
+
+def test_the_video_of_a_document_has_its_zones_and_ends_after_its_frames(run, blob_clip, blob_models, tmp_path):
+    zones = {"z": [[0.55, 0.5], [0.95, 0.5], [0.95, 0.9], [0.55, 0.9]]}
+    (tmp_path / "config.json").write_text(document_of(blob_clip, "gate", zones=zones, publish_tracks=True))
+    done = run("config.json", "--model-dir", blob_models, "--output", "out.mp4", "--frames", "30", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "video: out.mp4"
+    assert [m["frame"] for m in lines(done.stdout) if m["type"] == "frame"] == list(range(30))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "out.mp4"]
+    images = pictures_of(tmp_path / "out.mp4")
+    assert len(images) == 30
+    assert images[0][70, 188:192].max() > 150  # the zone's right side, where the clip is black
+    assert images[29][45:58, 132:152].max() > 100  # the label above the red square
+
+
+def test_several_pipelines_write_a_video_each(run, blob_clip, blob_models, tmp_path):
+    (tmp_path / "config.json").write_text(document_of(blob_clip, "gate", "door"))
+    done = run("config.json", "--model-dir", blob_models, "--output", "out.avi", "--frames", "5")
+    assert done.returncode == 0, done.stderr
+    assert "10 frames in" in done.stdout
+    assert done.stdout.splitlines()[-2:] == ["video: out-door.avi", "video: out-gate.avi"]
+    assert [len(pictures_of(tmp_path / f"out-{name}.avi")) for name in ("gate", "door")] == [5, 5]
+
+
+def test_a_window_is_for_one_pipeline_and_needs_a_display(run, blob_clip, blob_models, tmp_path):
+    (tmp_path / "two.json").write_text(document_of(blob_clip, "gate", "door"))
+    done = run("two.json", "--model-dir", blob_models, "--show")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--show is for one pipeline, two.json runs 2" in done.stderr
+    (tmp_path / "one.json").write_text(document_of(blob_clip, "gate"))
+    done = run("one.json", "--model-dir", blob_models, "--show")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no display" in done.stderr
 
 
 def test_faults_of_a_document_come_with_their_paths(run, blob_clip, blob_models, tmp_path):

@@ -261,8 +261,8 @@ class Engine:
     def _measure(self) -> None:
         while not self._ending.wait(_TELEMETRY_S):
             pipelines = {name: pipeline.statistics() for name, pipeline in tuple(self._running.items())}
-            devices = {status["device"] for status in (p.status() for p in tuple(self._running.values()))}
-            figures = {name: self._figures(name) for name in sorted(devices - {None})}
+            devices = {name for pipeline in tuple(self._running.values()) for name in pipeline.devices}
+            figures = {name: self._figures(name) for name in sorted(devices)}
             for name in self._devices.keys() - devices:  # another process may want it
                 self._devices.pop(name).close()
             self._unmeasured &= devices

@@ -174,23 +174,16 @@ def test_telemetry_of_devices_and_stages(control, spec, blob_models, blob_clip, 
     assert message["devices"]["cpu"]["simulated"] is False
 
 
-def test_figures_that_fail_are_told_and_end_nothing(spec, blobs, blob_models, blob_clip, monkeypatch):
-    """In this process, where the driver can be made to raise what psutil does on some kernels."""
-
-    def fail(_: Any) -> None:
-        raise NotImplementedError("no frequency file at rtsp://u:p@h")
-
-    monkeypatch.setattr(CpuDevice, "telemetry", fail)
-    monkeypatch.setattr(engine, "_TELEMETRY_S", 0.05)
+def figures_of(pipelines: dict[str, Any], models: Path) -> tuple[list[Any], list[str]]:
+    """`devices` of three telemetry messages of an engine in this process, and what it logged of figures."""
     ours, theirs = socket.socketpair()
     codes: list[int] = []
     running = threading.Thread(target=lambda: codes.append(engine.Engine(Channel(theirs)).run()))
     running.start()
     channel = Channel(ours)
-    pipelines = {"gate": spec(source=endless(blob_clip))}
-    channel.send("configure", id=1, version=1, model_dir=str(blob_models), pipelines=pipelines)
+    channel.send("configure", id=1, version=1, model_dir=str(models), pipelines=pipelines)
     channel.send("commit", id=2)
-    logged, told = [], []
+    told, logged = [], []
     for number, message in enumerate(channel.receive()):
         if message["type"] == "log" and "no figures" in message["message"]:
             logged.append(message["message"])
@@ -203,6 +196,27 @@ def test_figures_that_fail_are_told_and_end_nothing(spec, blobs, blob_models, bl
     running.join(20)
     channel.close()
     assert codes == [0]
+    return told, logged
+
+
+def test_telemetry_has_the_trackers_device_too(spec, blobs, blob_models, blob_clip, monkeypatch):
+    monkeypatch.setattr(engine, "_TELEMETRY_S", 0.05)
+    monkeypatch.setattr(importlib.import_module("blobs").Nearest, "device", "mlu220", raising=False)
+    told, _ = figures_of({"gate": spec(source=endless(blob_clip))}, blob_models)
+    assert {tuple(sorted(devices)) for devices in told} == {("cpu", "mlu220")}
+    assert told[-1]["cpu"]["memory_free_bytes"] > 0
+    assert told[-1]["mlu220"]["error"].startswith("no device 'mlu220': no driver")
+
+
+def test_figures_that_fail_are_told_and_end_nothing(spec, blobs, blob_models, blob_clip, monkeypatch):
+    """In this process, where the driver can be made to raise what psutil does on some kernels."""
+
+    def fail(_: Any) -> None:
+        raise NotImplementedError("no frequency file at rtsp://u:p@h")
+
+    monkeypatch.setattr(CpuDevice, "telemetry", fail)
+    monkeypatch.setattr(engine, "_TELEMETRY_S", 0.05)
+    told, logged = figures_of({"gate": spec(source=endless(blob_clip))}, blob_models)
     assert told == [{"cpu": {"error": "NotImplementedError: no frequency file at rtsp://***@h"}}] * 3
     assert logged == ["no figures of device cpu: NotImplementedError: no frequency file at rtsp://***@h"]
 

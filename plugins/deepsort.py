@@ -8,6 +8,7 @@ confirmed ones that were seen in the frame before, by overlap. Without appearanc
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class DeepSORTConfig:
 
     Attributes:
         model: path of an `.asc` appearance model; None tracks by motion and overlap alone.
-        device: name of the device that the appearance model runs on, `auto` for the best present.
+        device: name of the device that the appearance model runs on, `auto` for the best present. One that is not there is an
+            error also without a model.
         threads, precision, engine, use_avx2, batch: options of the device for the appearance model, for devices that have them.
             Without `threads` it takes one.
         max_cosine_distance: the largest distance of a detection to the nearest remembered appearance, above 0, up to 2. It goes
@@ -312,9 +314,8 @@ class DeepSORT(Tracker, name="deepsort"):
 
 def _open_model(config: DeepSORTConfig) -> EmbeddingModel | None:
     if config.model is None:
-        _log.info(
-            "deepsort: no appearance model, tracking by motion and overlap alone (device %s unused)", config.device
-        )
+        _check_device(config.device)
+        _tell_without_model()
         return None
     from pyasc.models.model import EmbeddingModel, load_model
 
@@ -325,6 +326,20 @@ def _open_model(config: DeepSORTConfig) -> EmbeddingModel | None:
         raise ConfigError([ConfigFault("model", f"{config.model} is no appearance model, its task is {model.task}")])
     _leave_cores_to_the_detector(model, options)
     return model
+
+
+def _check_device(name: str) -> None:
+    """Raise DeviceNotFoundError where a device is asked for that is not there, also when nothing of ours would run on it."""
+    if name != "auto":
+        from pyasc.hal.registry import discover_devices
+
+        discover_devices().find(name)
+
+
+@functools.cache
+def _tell_without_model() -> None:
+    # Once a process: trackers are built anew at each restart of a pipeline.
+    _log.info("deepsort: no appearance model, tracking by motion and overlap alone")
 
 
 def _leave_cores_to_the_detector(model: EmbeddingModel, options: Mapping[str, Any]) -> None:

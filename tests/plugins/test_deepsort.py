@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from pyasc.errors import ConfigError
+from pyasc.errors import ConfigError, DeviceNotFoundError
+from pyasc.hal.registry import discover_devices
 from pyasc.plugins.base import load_plugin
 from pyasc.plugins.deepsort import DeepSORT
 from pyasc.types import Detections, Tracks
@@ -522,14 +524,26 @@ def test_all_wrong_options_are_named_at_once() -> None:
     assert [fault.path for fault in caught.value.faults] == ["max_age", "n_init", "coast"]
 
 
-def test_tracking_without_a_model_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        tracks = tracker(device="npu")
-        for _ in range(3):
-            tracks.update(detections([at(50)]))
-    assert [record.getMessage() for record in caplog.records if "no appearance model" in record.getMessage()] == [
-        "deepsort: no appearance model, tracking by motion and overlap alone (device npu unused)"
-    ]
+def test_tracking_without_a_model_is_said_once_a_process() -> None:
+    program = (
+        "import logging; logging.basicConfig(level=logging.INFO)\n"
+        "from pyasc.plugins.base import load_plugin\n"
+        "for _ in range(3): load_plugin('deepsort')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    said = [line for line in done.stderr.splitlines() if "no appearance model" in line]
+    assert said == ["INFO:pyasc.plugins.deepsort:deepsort: no appearance model, tracking by motion and overlap alone"]
+
+
+def test_a_device_that_is_not_there_is_an_error_without_a_model_too() -> None:
+    with pytest.raises(DeviceNotFoundError) as caught:
+        load_plugin("deepsort", device="mlu220:7")
+    # With the reason that the registry gives.
+    with pytest.raises(DeviceNotFoundError) as expected:
+        discover_devices().find("mlu220:7")
+    assert str(caught.value) == str(expected.value)
+    assert load_plugin("deepsort", device="cpu").device is None
 
 
 def test_the_manual_lists_every_option_and_its_default() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from pyasc.agent.config import MAX_FAULTS, merge_faults, validate
 from pyasc.agent.events import LEAVE_AFTER_S
 from pyasc.agent.faults import join
 from pyasc.agent.stream import Stream
-from pyasc.errors import ConfigError, ConfigFault, DeviceError, PluginError, PyascError
+from pyasc.errors import ConfigError, ConfigFault, DeviceError, DeviceNotFoundError, PluginError, PyascError
+from pyasc.hal.registry import find_device
 from pyasc.plugins.base import Detector, Plugin, Tracker, parse_config, plugin_class
 
 _log = logging.getLogger(__name__)
@@ -23,17 +25,23 @@ def check_document(document: Mapping[str, Any], *, model_dir: Path | None) -> li
 
     Args:
         document: from `parse_document`.
-        model_dir: the folder that model names are relative to; None leaves out whether the files exist.
+        model_dir: the folder that model names are relative to; None leaves out what another box may have: whether the files exist,
+            and the devices.
     """
-    return merge_faults(validate(document, model_dir=model_dir), check_plugins(document.get("pipelines")))
+    pipelines = document.get("pipelines")
+    return merge_faults(
+        validate(document, model_dir=model_dir), check_plugins(pipelines, devices=model_dir is not None)
+    )
 
 
-def check_plugins(pipelines: Any) -> list[ConfigFault]:
-    """Find the plugins that a document names and make their configurations, loading nothing.
+def check_plugins(pipelines: Any, *, devices: bool = True) -> list[ConfigFault]:
+    """Find the plugins and devices that a document names, and make the plugins' configurations; loads and opens nothing.
 
     Args:
         pipelines: of a document that may be broken in any way; parts of the wrong type are passed over: `validate` names them.
+        devices: whether this box has to have the devices.
     """
+    why_no_device = functools.cache(_why_no_device)
     faults: list[ConfigFault] = []
     for name, spec in pipelines.items() if isinstance(pipelines, dict) else ():
         for key, base in (("detector", Detector), ("tracker", Tracker)):
@@ -41,9 +49,32 @@ def check_plugins(pipelines: Any) -> list[ConfigFault]:
             if isinstance(part, dict) and isinstance(part.get("plugin"), str):
                 path = join("pipelines", name, key)
                 faults += _Stage(base, dict(part), path, f"{path}.device", Path()).check()
+        for path, device in _named_devices(spec, join("pipelines", name)) if devices else ():
+            if len(faults) < MAX_FAULTS and (reason := why_no_device(device)):
+                faults.append(ConfigFault(path, reason))
         if len(faults) >= MAX_FAULTS:
             break
     return faults
+
+
+def _named_devices(spec: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The devices that a pipeline names, each with its path."""
+    if not isinstance(spec, dict):
+        return
+    route = spec.get("route")
+    parts = [("detector", spec.get("detector")), ("tracker", spec.get("tracker"))]
+    parts += [(f"route[{index}]", entry) for index, entry in enumerate(route if isinstance(route, list) else ())]
+    for key, part in parts:
+        if isinstance(part, dict) and isinstance(part.get("device"), str):
+            yield f"{path}.{key}.device", part["device"]
+
+
+def _why_no_device(name: str) -> str | None:
+    try:
+        find_device(name)
+    except DeviceNotFoundError as error:
+        return str(error)
+    return None
 
 
 def build_analyzer(spec: Mapping[str, Any], *, path: str, model_dir: Path) -> EdgeAnalyzer:

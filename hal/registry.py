@@ -132,17 +132,32 @@ def open_device(name: str = "auto") -> Device:
         DeviceNotFoundError: there is no such device; the text lists what there is, and why the wanted one is absent.
         DeviceError: it is there and cannot be opened.
     """
+    driver, found = _find(name)
+    return driver.load().open_device(found.name)
+
+
+def find_device(name: str = "auto") -> DeviceInfo:
+    """The device that `open_device` would open; no more drivers are asked than that takes.
+
+    Raises:
+        DeviceNotFoundError: as `open_device`.
+    """
+    return _find(name)[1]
+
+
+def _find(name: str) -> tuple[_Found, DeviceInfo]:
     if name != "auto" and name not in _KINDS:
         wanted = _canonical(name)
         # The driver that most likely has it is asked first, so that opening the CPU does not load OpenCL.
         for driver in sorted(_drivers(), key=lambda d: not (d.gives and wanted.startswith(d.gives))):
-            if any(info.name == wanted for info in driver.ask().devices):
-                return driver.load().open_device(wanted)
+            for info in driver.ask().devices:
+                if info.name == wanted:
+                    return driver, info
     found = discover_devices().find(name)
     for driver in _drivers():
         if any(info.name == found.name for info in driver.ask().devices):
-            return driver.load().open_device(found.name)
-    raise DeviceNotFoundError(f"device {found.name} has gone while it was being opened")
+            return driver, found
+    raise DeviceNotFoundError(f"device {found.name} has gone while it was being looked for")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 
 from pyasc.errors import DeviceError, DeviceNotFoundError
 from pyasc.hal.base import DeviceInfo, Kind, best_device
-from pyasc.hal.registry import DeviceList, discover_devices, open_device
+from pyasc.hal.registry import DeviceList, discover_devices, find_device, open_device
 
 _DRIVER = """
 from pyasc.hal.base import Device, DeviceInfo, Discovery
@@ -100,18 +100,23 @@ def test_the_cpu_opens_by_name_and_alias(name: str, monkeypatch: pytest.MonkeyPa
 def test_a_device_that_is_absent_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(DeviceNotFoundError, match=r"no driver in this version.*this box has: .*cpu"):
         open_device(name)
+    with pytest.raises(DeviceNotFoundError, match=r"no device .*this box has: .*cpu"):
+        find_device(name)
 
 
 @pytest.mark.parametrize("name", ["tpu", "", "CPU", "cpu:1", "../cpu", "gpu0\n"])
 def test_an_unknown_device_is_refused_with_what_there_is(name: str) -> None:
     with pytest.raises(DeviceNotFoundError, match=r"no device .*this box has: .*cpu"):
         open_device(name)
+    with pytest.raises(DeviceNotFoundError, match=r"no device .*this box has: .*cpu"):
+        find_device(name)
 
 
-def test_opening_the_cpu_loads_no_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_or_finding_the_cpu_loads_no_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(("pyopencl", "pyasc.hal.drivers.opencl"))]:
         monkeypatch.delitem(sys.modules, name)
     open_device("cpu").close()
+    assert find_device("cpu:0").name == "cpu"
     assert "pyasc.hal.drivers.opencl" not in sys.modules
     assert "pyopencl" not in sys.modules
 

@@ -27,6 +27,8 @@ class Torch2ASC:
         batch: pictures at a time.
         name: of the model; without it, the source's file name or the module's class.
         progress: called with each step and the share that is done, 0..1.
+    Raises:
+        ValueError: a precision or template that there is not, a size or batch that no model has.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Torch2ASC:
         name: str | None = None,
         progress: Progress | None = None,
     ) -> None:
+        _check(precision, template, image_size, batch)
         self.precision = precision
         self.template = template
         self.image_size = image_size
@@ -98,6 +101,22 @@ class Torch2ASC:
             else:
                 _export(torch, module, example_input, path)
             return self._convert_file(path, target, name)
+
+
+def _check(precision: str, template: str | None, image_size: int | tuple[int, int] | None, batch: int) -> None:
+    from pyasc.models.conversion.templates import TEMPLATES, Options
+
+    if precision not in ("fp32", "fp16"):
+        raise ValueError(f"precision {precision!r} is not available; choose fp32 or fp16")
+    if template is not None and template not in TEMPLATES:
+        raise ValueError(f"template {template!r} is not known; there are {', '.join(TEMPLATES)}")
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if not isinstance(batch, int) or (size is not None and [type(side) for side in size] != [int, int]):
+        raise ValueError(f"batch {batch!r} is a whole number, image_size {image_size!r} one or (height, width)")
+    try:
+        Options("fp16" if precision == "fp16" else "fp32", size, batch, "")
+    except ConversionError as error:
+        raise ValueError(str(error)) from error
 
 
 def _export(torch: Any, module: Any, example_input: Any, path: Path) -> None:

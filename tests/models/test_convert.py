@@ -291,6 +291,25 @@ def test_torch2asc(demo_dir: Path, tmp_path: Path) -> None:
         Torch2ASC().convert(demo_dir / "yolov5n.pt", tmp_path / "a.asc", example_input=1)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fp12"}, "'fp12' is not available; choose fp32 or fp16"),
+        ({"precision": "int8"}, "'int8' is not available"),
+        ({"template": "x"}, "'x' is not known; there are yolov5"),
+        ({"batch": -1}, "a batch of -1"),
+        ({"batch": 1.5}, "batch 1.5 is a whole number"),
+        ({"image_size": 0}, "an image size of 0 x 0"),
+        ({"image_size": (64, -1)}, "an image size of 64 x -1"),
+        ({"image_size": (64,)}, "image_size .64,. one or .height, width."),
+        ({"image_size": (64, 64.5)}, "image_size .64, 64.5. one or"),
+    ],
+)
+def test_wrong_options_of_a_converter_are_told_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Torch2ASC(**options)
+
+
 @pytest.mark.parametrize("missing", ["onnx", "flatbuffers"])
 def test_a_missing_extra_is_named_with_its_remedy(demo_dir: Path, tmp_path: Path, missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from pyasc.cli import main; main()"

@@ -8,6 +8,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -151,7 +152,6 @@ def assert_same_boxes(rows: Any, wanted: Any, placed: tuple[float, int, int], io
 
 
 def test_fp16_halves_the_file_and_is_what_it_says(demo_dir: Path) -> None:
-    onnx = pytest.importorskip("onnx")
     full, half = (prepare(demo_dir / "yolov5n.pt", precision=precision) for precision in ("fp32", "fp16"))
     assert 0.48 < len(half.graph) / len(full.graph) < 0.52
     assert full.variants.keys() == half.variants.keys() == {"variants/cpu/model.tflite"}

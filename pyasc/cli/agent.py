@@ -54,7 +54,7 @@ def run(settings_file: Path, log_level: str | None) -> None:
 @_JSON
 @click.pass_context
 def check(context: click.Context, file: Path, model_dir: Path | None, as_json: bool) -> None:
-    """Check a configuration, or the agent's own file, and name every fault by its path.
+    """Check a configuration (it has `pipelines`), or else the agent's own file, and name every fault by its path.
 
     Works offline, with the plugins that are installed here. What only the box can tell (its devices, whether its models load) is
     checked when it is applied.
@@ -104,7 +104,7 @@ def _faults_of(file: Path, model_dir: Path | None) -> list[ConfigFault]:
 
     try:
         document = parse_document(file.read_bytes())
-        if "broker" not in document:
+        if "pipelines" in document:
             from pyasc.agent.assembly import check_document
 
             return check_document(document, model_dir=model_dir)

@@ -77,7 +77,13 @@ def test_text_that_is_no_yaml(file: Path) -> None:
     assert found.stdout.startswith("not YAML: line 2")
 
 
-def test_the_agents_own_file_is_known_by_its_broker(file: Path) -> None:
+def test_the_agents_own_file_may_have_forgotten_its_broker(file: Path) -> None:
+    file.write_text("box: a\nstate_dir: state\n")
+    found = run("check", file)
+    assert (found.exit_code, found.stdout) == (1, "broker: required\n")
+
+
+def test_the_agents_own_file_has_no_pipelines(file: Path) -> None:
     file.write_text("box: a\nbroker: {url: 'mqtt://h'}\nweb: {listen: ':1'}\n")
     found = run("check", file)
     assert (found.exit_code, found.stdout) == (1, "web: not available in this version\n")

@@ -231,6 +231,30 @@ def test_several_pipelines_write_a_video_each(run, blob_clip, blob_models, tmp_p
     assert [len(pictures_of(tmp_path / f"out-{name}.avi")) for name in ("gate", "door")] == [5, 5]
 
 
+def test_an_interrupted_document_leaves_complete_videos(run, blob_clip, blob_models, tmp_path):
+    (tmp_path / "config.json").write_text(
+        document_of(blob_clip, "gate", "door", source={"url": str(blob_clip), "loop": True})
+    )
+    process = subprocess.Popen(
+        run.command("config.json", "--model-dir", blob_models, "--output", "out.mp4", "--json"),
+        env=run.env,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    seen: set[str] = set()
+    while seen != {"gate", "door"}:
+        seen.add(json.loads(process.stdout.readline())["pipeline"])
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "Traceback" not in errors
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "out-door.mp4", "out-gate.mp4"]
+    assert min(len(pictures_of(tmp_path / f"out-{name}.mp4")) for name in ("gate", "door")) >= 1
+
+
 def test_a_window_is_for_one_pipeline_and_needs_a_display(run, blob_clip, blob_models, tmp_path):
     (tmp_path / "two.json").write_text(document_of(blob_clip, "gate", "door"))
     done = run("two.json", "--model-dir", blob_models, "--show")

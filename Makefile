@@ -30,7 +30,7 @@ test-chaos: $(VENV)/.test system-packages
 	$(BIN)/python -m pytest -m chaos -s
 
 docs: $(VENV)/.test
-	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
 # The built wheel, installed into a clean environment outside the checkout, does the main job.
 wheel-check: $(VENV)/.test

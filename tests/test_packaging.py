@@ -73,3 +73,19 @@ def test_unknown_verb_is_a_usage_error() -> None:
     assert result.returncode == 2
     assert "No such command 'nothing'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(("options", "shown"), [([], False), (["--debug"], True)])
+def test_an_error_that_nobody_foresaw_is_one_line_and_with_debug_a_traceback(options: list[str], shown: bool) -> None:
+    code = (
+        "import sys, types, click, pyasc.cli as cli; cli._VERBS['boom'] = ''; "
+        "boom = click.Command('boom', callback=lambda: {}['nothing']); "
+        "sys.modules['pyasc.cli.boom'] = types.SimpleNamespace(command=boom); cli.main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *options, "boom"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert ("Traceback" in result.stderr) == shown
+    if not shown:
+        assert result.stderr == "pyasc: KeyError: 'nothing' (see pyasc --debug)\n"

@@ -70,7 +70,7 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (PyascError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever a plugin or a library raises is one line too
         if debug:
             raise
         print(f"pyasc: {_one_line(error)}", file=sys.stderr)
@@ -78,7 +78,8 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _one_line(error: PyascError | OSError) -> str:
+def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    return text if isinstance(error, PyascError | OSError) else f"{type(error).__name__}: {text} (see pyasc --debug)"

@@ -70,7 +70,7 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin or a library raises is one line too
+    except Exception as error:  # whatever a plugin or a library raises is one line too
         if debug:
             raise
         print(f"pyasc: {_one_line(error)}", file=sys.stderr)

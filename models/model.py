@@ -21,7 +21,7 @@ from pyasc.errors import DeviceError, ModelFormatError
 from pyasc.hal.base import Executable, TensorInfo
 from pyasc.models.asc.archive import Archive, open_archive
 from pyasc.models.asc.manifest import ClassificationHead, EmbeddingHead, Manifest, Yolov5Head
-from pyasc.models.image import crop, load_image
+from pyasc.models.image import Image, crop, load_image
 from pyasc.models.postprocess import Boxes, Thresholds, Yolov5Decoder, embeddings, probabilities
 from pyasc.models.preprocess import Geometry
 from pyasc.models.session import Session, resolve_device
@@ -313,11 +313,11 @@ class EmbeddingModel(Model):
         """
         picture = load_image(image)
         if xyxy is None:
-            parts = [picture]
+            parts: list[Image | None] = [picture]
         else:
             if xyxy.ndim != 2 or xyxy.shape[1] != 4:
                 raise ValueError(f"boxes have the shape (N, 4), not {xyxy.shape}")
-            parts = [crop(picture, box) for box in xyxy]  # type: ignore[misc]
+            parts = [crop(picture, box) for box in xyxy]
         vectors = np.zeros((len(parts), self.dim), np.float32)
         seen = [(number, part) for number, part in enumerate(parts) if part is not None]
         with self._call() as session:

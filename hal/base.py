@@ -194,18 +194,27 @@ class Executable(Resource):
             DeviceTimeoutError, DeviceLostError, DeviceError: from the device.
         """
 
-    def run_and_read(
-        self, inputs: Sequence[NDArray[Any]], read: Callable[[list[NDArray[Any]]], T], timeout_s: float = 30.0
+    def run_in_place(
+        self,
+        write: Callable[[list[NDArray[Any]]], None],
+        read: Callable[[list[NDArray[Any]]], T],
+        timeout_s: float = 30.0,
     ) -> T:
-        """Run once and return what `read` makes of the outputs, without the copy of them that `run` hands out.
+        """Run once on what `write` puts into the inputs and return what `read` makes of the outputs, without the copies of `run`.
 
         Args:
-            inputs, timeout_s: as for `run`.
-            read: gets one array for each of `self.outputs`, which may be the device's own memory: it changes none, keeps none,
-                and runs nothing on this executable.
+            write: gets one array for each of `self.inputs`, of its shape and dtype, C-contiguous, which may be the device's own
+                memory and holds anything: it fills them, and keeps none.
+            read: gets one array for each of `self.outputs`, which may be the device's own memory: it changes none, and keeps none.
+                Neither runs anything on this executable.
+            timeout_s: as for `run`.
         Raises:
-            what `run` and `read` raise.
+            what `run`, `write` and `read` raise.
         """
+        import numpy as np
+
+        inputs = [np.empty(tensor.shape, tensor.dtype) for tensor in self.inputs]
+        write(inputs)
         return read(self.run(inputs, timeout_s))
 
 

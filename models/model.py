@@ -141,8 +141,10 @@ class Model(Resource):
         """
         with self._call() as session:
             buffer = session.preprocessor.new_input()
-            geometry = buffer.fill(load_image(image))
-            return buffer.array, geometry
+            [geometry] = buffer.prepare([load_image(image)])
+            array = np.zeros(session.preprocessor.tensor.shape, session.preprocessor.tensor.dtype)
+            buffer.write(array)
+            return array, geometry
 
     def close(self) -> None:
         """Give device and file back, the device when calls under way have ended; a second call does nothing."""
@@ -259,9 +261,8 @@ class DetectionModel(Model):
             batch = session.preprocessor.batch
             for start in range(0, len(images), batch):
                 with session.input() as buffer:
-                    part = images[start : start + batch]
-                    places = [buffer.fill(load_image(image), row) for row, image in enumerate(part)]
-                    boxes = session.run(buffer.array, functools.partial(_read_rows, session, thresholds, len(places)))
+                    places = buffer.prepare([load_image(image) for image in images[start : start + batch]])
+                    boxes = session.run(buffer.write, functools.partial(_read_rows, session, thresholds, len(places)))
                 found += map(self._detections, boxes, places)
         return found
 
@@ -325,9 +326,8 @@ class EmbeddingModel(Model):
             for start in range(0, len(seen), batch):
                 numbers, crops = zip(*seen[start : start + batch], strict=True)
                 with session.input() as buffer:
-                    for row, part in enumerate(crops):
-                        buffer.fill(part, row)
-                    made = session.run(buffer.array, lambda outputs: session.reader(outputs[0]))
+                    buffer.prepare(crops)
+                    made = session.run(buffer.write, lambda outputs: session.reader(outputs[0]))
                 vectors[list(numbers)] = made[: len(numbers)]
         return vectors
 
@@ -374,8 +374,8 @@ class ClassificationModel(Model):
         if top < 1:
             raise ValueError(f"top: {top!r} is below 1")
         with self._call() as session, session.input() as buffer:
-            buffer.fill(load_image(image))
-            scores = session.run(buffer.array, lambda outputs: session.reader(outputs[0]))[0]
+            buffer.prepare([load_image(image)])
+            scores = session.run(buffer.write, lambda outputs: session.reader(outputs[0]))[0]
         if not np.isfinite(scores).all():
             raise DeviceError(f"{self.name} on {self.device} gives values that are not finite")
         best = np.argsort(-scores, kind="stable")[:top]

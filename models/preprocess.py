@@ -5,6 +5,7 @@ The letterbox is that of YOLOv5 v7.0 (`letterbox` with `auto=False`, `scale_boxe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -136,84 +137,110 @@ class Preprocessor:
         alike = bool((self.table == self.table[0]).all())
         # For whole pixels: one table for all channels, or one for each, interleaved.
         self.pixel_lookup = self.lookup[0] if alike else np.ascontiguousarray(self.lookup.T)[:, None, :]
+        border = self.table[:, spec.pad_value]
+        # One line of the input, to be repeated.
+        if tensor.layout == "NCHW":
+            self.border = np.repeat(border[:, None, None], spec.width, axis=2)
+        else:
+            self.border = np.repeat(border[None, None, :], spec.width, axis=1)
 
     @property
     def batch(self) -> int:
         """Pictures in one input."""
         return self.tensor.shape[0]
 
+    def part(self, row: NDArray[Any], lines: slice, columns: slice) -> NDArray[Any]:
+        """A view of a part of one row of an input, (H, W, C) or (C, H, W)."""
+        return row[:, lines, columns] if self.tensor.layout == "NCHW" else row[lines, columns]
+
     def new_input(self) -> InputBuffer:
-        """An input for this network, to be filled again and again."""
+        """Scratch memory to make inputs for this network, to be used again and again."""
         return InputBuffer(self)
 
 
 class InputBuffer:
-    """A network's input and the scratch memory to fill it; for one thread at a time.
+    """Pictures on their way into a network's input: `prepare`, then `write`; for one thread at a time.
 
-    Attributes:
-        array: what the network takes, C-contiguous, of the tensor's shape and dtype. `fill` changes it in place.
+    Between the two they are small, with their channels in the network's order, and still bytes: what is left to do fits into the
+    moment in which a device's memory is ours.
     """
 
     def __init__(self, preprocessor: Preprocessor) -> None:
         self._of = preprocessor
-        tensor = preprocessor.tensor
-        self.array: NDArray[Any] = np.zeros(tensor.shape, tensor.dtype)
-        self._raw = self.array.view(preprocessor.lookup_dtype)
-        self._placed: list[Placement | None] = [None] * tensor.shape[0]
-        self._scratch: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
+        batch = preprocessor.batch
+        self._resized: list[NDArray[Any] | None] = [None] * batch
+        self._arranged: list[NDArray[Any] | None] = [None] * batch
+        self._ready: list[tuple[Placement, NDArray[Any]]] = []
 
-    def fill(self, image: NDArray[np.uint8], row: int = 0) -> Geometry:
-        """Put a picture into one row of the batch.
+    def prepare(self, images: Sequence[NDArray[np.uint8]]) -> list[Geometry]:
+        """Resize pictures and put their channels in order; they replace those of the call before.
 
         Args:
-            image: (H, W, 3) uint8 BGR, as `as_bgr` returns it.
-            row: which one.
+            images: (H, W, 3) uint8 BGR each, as `as_bgr` returns them; at most `Preprocessor.batch`.
         Returns:
-            the way back to the picture's pixels.
+            the way back to each picture's pixels.
         """
         spec = self._of.spec
-        at, geometry = place(image.shape[1], image.shape[0], spec.width, spec.height, spec.resize)
-        if self._placed[row] != at:
-            self._draw_border(row)
-            self._placed[row] = at
-        small, swapped = self._scratch_for(at)
+        self._ready.clear()
+        geometries = []
+        for row, image in enumerate(images):
+            at, geometry = place(image.shape[1], image.shape[0], spec.width, spec.height, spec.resize)
+            self._ready.append((at, self._arrange(row, self._resize(row, image, at))))
+            geometries.append(geometry)
+        return geometries
+
+    def write(self, target: NDArray[Any]) -> None:
+        """Write the prepared pictures into the first rows of an input, each with its border.
+
+        Args:
+            target: C-contiguous, of the tensor's shape and dtype; rows without a picture are left as they are.
+        """
+        raw = target.view(self._of.lookup_dtype)
+        for row, (at, pixels) in enumerate(self._ready):
+            self._draw_border(target[row], at)
+            lines, columns = slice(at.top, at.top + at.height), slice(at.left, at.left + at.width)
+            inside = self._of.part(raw[row], lines, columns)
+            if self._of.tensor.layout == "NCHW":
+                for channel, plane in enumerate(pixels):
+                    cv2.LUT(plane, self._of.lookup[channel], dst=inside[channel])
+            else:
+                cv2.LUT(pixels, self._of.pixel_lookup, dst=inside[:, :, 0] if pixels.ndim == 2 else inside)
+
+    def _resize(self, row: int, image: NDArray[np.uint8], at: Placement) -> NDArray[Any]:
         if (image.shape[1], image.shape[0]) == (at.width, at.height):
-            small = image
+            return image
+        # OpenCV takes other memory when the last picture's does not fit.
+        size, kept = (at.width, at.height), self._resized[row]
+        small: NDArray[Any] = cv2.resize(image, size, dst=kept, interpolation=cv2.INTER_LINEAR)
+        self._resized[row] = small
+        return small
+
+    def _arrange(self, row: int, image: NDArray[Any]) -> NDArray[Any]:
+        """(H, W, C), (C, H, W), or (H, W) of a grey picture in NHWC, in memory that is kept."""
+        color, kept = self._of.spec.color, self._arranged[row]
+        nchw = self._of.tensor.layout == "NCHW"
+        arranged: NDArray[Any] = image
+        if color == "GRAY":
+            arranged = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY, dst=kept)
+        elif nchw:
+            shape = (3, *image.shape[:2])
+            arranged = kept if kept is not None and kept.shape == shape else np.empty(shape, np.uint8)
+            for channel, plane in enumerate(arranged):
+                cv2.extractChannel(image, 2 - channel if color == "RGB" else channel, dst=plane)
+        elif color == "RGB":
+            arranged = cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=kept)
         else:
-            cv2.resize(image, (at.width, at.height), dst=small, interpolation=cv2.INTER_LINEAR)
-        rows, columns = slice(at.top, at.top + at.height), slice(at.left, at.left + at.width)
-        if spec.color == "GRAY":
-            plane = cv2.cvtColor(small, cv2.COLOR_BGR2GRAY)
-            target = self._raw[row, 0] if self._of.tensor.layout == "NCHW" else self._raw[row, :, :, 0]
-            _look_up(plane, self._of.lookup[0], target[rows, columns])
-        elif self._of.tensor.layout == "NCHW":
-            for channel in range(3):
-                plane = swapped.reshape(3, at.height, at.width)[channel]
-                cv2.extractChannel(small, 2 - channel if spec.color == "RGB" else channel, dst=plane)
-                _look_up(plane, self._of.lookup[channel], self._raw[row, channel, rows, columns])
-        else:
-            if spec.color == "RGB":
-                small = cv2.cvtColor(small, cv2.COLOR_BGR2RGB, dst=swapped)
-            _look_up(small, self._of.pixel_lookup, self._raw[row, rows, columns])
-        return geometry
+            return image  # not kept: it may be the caller's own
+        self._arranged[row] = arranged
+        return arranged[None] if nchw and color == "GRAY" else arranged
 
-    def _draw_border(self, row: int) -> None:
-        border = self._of.table[:, self._of.spec.pad_value]
-        self.array[row] = border[:, None, None] if self._of.tensor.layout == "NCHW" else border
-
-    def _scratch_for(self, at: Placement) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Memory for the small picture and for its channels in the other order, kept as long as the size stays."""
-        shape = (at.height, at.width, 3)
-        if self._scratch is None or self._scratch[0].shape != shape:
-            self._scratch = np.empty(shape, np.uint8), np.empty(shape, np.uint8)
-        return self._scratch
-
-
-def _look_up(levels: NDArray[np.uint8], table: NDArray[Any], target: NDArray[Any]) -> None:
-    """target[...] = table[levels], without a copy in between."""
-    if target.ndim == 3 and target.shape[2] == 1:
-        target = target[:, :, 0]
-    cv2.LUT(levels, table, dst=target)
+    def _draw_border(self, row: NDArray[Any], at: Placement) -> None:
+        part, border, everything = self._of.part, self._of.border, slice(None)
+        lines, left, right = slice(at.top, at.top + at.height), slice(at.left), slice(at.left + at.width, None)
+        for above_or_below in (slice(at.top), slice(lines.stop, None)):
+            part(row, above_or_below, everything)[...] = border
+        for beside in (left, right):
+            part(row, lines, beside)[...] = part(border, everything, beside)
 
 
 def _resize(image: NDArray[np.uint8], at: Placement) -> NDArray[np.uint8]:

@@ -127,7 +127,7 @@ class Session(Resource):
 
     @contextlib.contextmanager
     def input(self) -> Iterator[InputBuffer]:
-        """Memory for one inference: each thread its own, used again by later calls."""
+        """Scratch memory for one inference: each thread its own, used again by later calls."""
         try:
             buffer = self._inputs.pop()
         except IndexError:
@@ -135,10 +135,10 @@ class Session(Resource):
         yield buffer
         self._inputs.append(buffer)
 
-    def run(self, array: NDArray[Any], read: Callable[[list[NDArray[Any]]], T]) -> T:
-        """One inference, and what `read` makes of the outputs without keeping them; errors as `Executable.run_and_read`."""
+    def run(self, write: Callable[[NDArray[Any]], None], read: Callable[[list[NDArray[Any]]], T]) -> T:
+        """What `read` makes of the outputs of one inference on what `write` puts into the input; see `Executable.run_in_place`."""
         try:
-            return self.executable.run_and_read([array], read)
+            return self.executable.run_in_place(lambda inputs: write(inputs[0]), read)
         except DeviceLostError:
             self.lost = True
             self._shared.retire()

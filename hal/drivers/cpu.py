@@ -210,16 +210,19 @@ class CpuExecutable(Executable):
         be interrupted from within the process: once it has begun, its result is returned even when it comes later than that. Who
         needs to go on at the deadline submits to a `Queue` and waits for the event.
         """
-        return self._in_turn(inputs, timeout_s, lambda session: session.run(inputs))
-
-    def run_and_read(
-        self, inputs: Sequence[NDArray[Any]], read: Callable[[list[NDArray[Any]]], T], timeout_s: float = 30.0
-    ) -> T:
-        """As `run`, with the outputs read in the engine's memory; see `Executable.run_and_read`."""
-        return self._in_turn(inputs, timeout_s, lambda session: session.run_and_read(inputs, read))
-
-    def _in_turn(self, inputs: Sequence[NDArray[Any]], timeout_s: float, work: Callable[[Session], T]) -> T:
         check_arrays(self.inputs, inputs)
+        return self._in_turn(timeout_s, lambda session: session.run(inputs))
+
+    def run_in_place(
+        self,
+        write: Callable[[list[NDArray[Any]]], None],
+        read: Callable[[list[NDArray[Any]]], T],
+        timeout_s: float = 30.0,
+    ) -> T:
+        """As `Executable.run_in_place`, in the engine's memory where it lets us; `timeout_s` as for `run`."""
+        return self._in_turn(timeout_s, lambda session: session.run_in_place(write, read))
+
+    def _in_turn(self, timeout_s: float, work: Callable[[Session], T]) -> T:
         if not self._turn.acquire(timeout=max(0.0, timeout_s)):
             raise DeviceTimeoutError(f"cpu: {self._name} is still busy with other threads' calls after {timeout_s:g} s")
         try:

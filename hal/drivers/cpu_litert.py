@@ -110,18 +110,16 @@ class TfliteSession(Session):
 
     def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Copy the inputs in, compute with the GIL released, copy the outputs out."""
-        self._compute(arrays)
-        return [self._interpreter.get_tensor(index) for index in self._output_index]
-
-    def run_and_read(self, arrays: Sequence[NDArray[Any]], read: Callable[[list[NDArray[Any]]], T]) -> T:
-        """As `run`, and `read` sees the interpreter's own memory: copying YOLOv5n's 9 MB takes longer than looking for boxes."""
-        self._compute(arrays)
-        return read([_read_only(self._interpreter.tensor(index)()) for index in self._output_index])
-
-    def _compute(self, arrays: Sequence[NDArray[Any]]) -> None:
         for index, array in zip(self._input_index, arrays, strict=True):
             self._interpreter.set_tensor(index, array)
         self._interpreter.invoke()
+        return [self._interpreter.get_tensor(index) for index in self._output_index]
+
+    def run_in_place(self, write: Callable[[list[NDArray[Any]]], None], read: Callable[[list[NDArray[Any]]], T]) -> T:
+        """As `Session.run_in_place`, in the interpreter's own memory: of YOLOv5n that saves copies of 5 MB and 9 MB a picture."""
+        write([self._interpreter.tensor(index)() for index in self._input_index])
+        self._interpreter.invoke()
+        return read([_read_only(self._interpreter.tensor(index)()) for index in self._output_index])
 
     def close(self) -> None:
         """Free the interpreter, its threads and its copy of the model."""

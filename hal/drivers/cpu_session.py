@@ -50,14 +50,20 @@ class Session(abc.ABC):
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    _own_inputs: list[NDArray[Any]] | None = None
 
     @abc.abstractmethod
     def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Run once on checked arrays; the outputs are the caller's own. Raises RuntimeError or ValueError when the engine fails."""
 
-    def run_and_read(self, arrays: Sequence[NDArray[Any]], read: Callable[[list[NDArray[Any]]], T]) -> T:
-        """Run once on checked arrays and return what `read` makes of the outputs, which it neither keeps nor changes."""
-        return read(self.run(arrays))
+    def run_in_place(self, write: Callable[[list[NDArray[Any]]], None], read: Callable[[list[NDArray[Any]]], T]) -> T:
+        """Run once on what `write` puts into the inputs, and return what `read` makes of the outputs; neither keeps an array."""
+        if self._own_inputs is None:
+            import numpy as np
+
+            self._own_inputs = [np.empty(tensor.shape, tensor.dtype) for tensor in self.inputs]
+        write(self._own_inputs)
+        return read(self.run(self._own_inputs))
 
     def close(self) -> None:
         """Free the engine's memory."""

@@ -327,21 +327,27 @@ def test_outputs_belong_to_the_caller(load: Callable[..., Executable]) -> None:
     assert second.tolist() == [[5, 6, 7, 8]]
 
 
-def test_outputs_can_be_read_without_a_copy(load: Callable[..., Executable]) -> None:
+def test_inputs_and_outputs_in_place(load: Callable[..., Executable]) -> None:
     executable = load("two_heads")
-    ones, twos = (np.full((1, 8, 8, 3), value, np.float32) for value in (1, 2))
+
+    def write(inputs: list[Any], *values: float) -> None:
+        assert [array.shape for array in inputs] == [(1, 8, 8, 3)] * 2
+        assert [array.dtype for array in inputs] == [np.float32] * 2
+        for array, value in zip(inputs, values, strict=True):
+            assert array.flags.c_contiguous
+            array[...] = value
 
     def read(outputs: list[Any]) -> tuple[tuple[int, ...], float, float]:
         total, flat = outputs
         return flat.shape, float(total.sum()), float(flat[0, 5])
 
     for _ in range(3):
-        assert executable.run_and_read([ones, twos], read) == ((1, 192), 3.0 * 192, 3.0)
+        assert executable.run_in_place(lambda inputs: write(inputs, 1, 2), read) == ((1, 192), 3.0 * 192, 3.0)
     with pytest.raises(ZeroDivisionError):
-        executable.run_and_read([ones, twos], lambda outputs: 1 // len(outputs[2:]))
-    assert executable.run_and_read([ones, ones], read)[1] == 2.0 * 192
-    with pytest.raises(ValueError, match="instead of"):
-        executable.run_and_read([ones, ones.astype(np.float64)], read)
+        executable.run_in_place(lambda inputs: write(inputs, 1, 2), lambda outputs: 1 // len(outputs[2:]))
+    with pytest.raises(ZeroDivisionError):
+        executable.run_in_place(lambda inputs: write(inputs, 1, 1 // len(inputs[2:])), read)
+    assert executable.run_in_place(lambda inputs: write(inputs, 1, 1), read)[1] == 2.0 * 192
 
 
 def test_nan_and_infinity_pass_through(load: Callable[..., Executable]) -> None:
@@ -374,7 +380,7 @@ def test_a_closed_executable_is_refused(load: Callable[..., Executable]) -> None
     with pytest.raises(ValueError, match="closed"):
         executable.run([_row(1, 2, 3, 4)])
     with pytest.raises(ValueError, match="closed"):
-        executable.run_and_read([_row(1, 2, 3, 4)], len)
+        executable.run_in_place(lambda inputs: None, len)
 
 
 def test_an_executable_outlives_its_device(runner: Target, program: MakeProgram) -> None:

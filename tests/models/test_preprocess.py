@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyasc.hal.base import TensorInfo
 from pyasc.models.asc.manifest import Preprocess
 from pyasc.models.image import read_image
-from pyasc.models.preprocess import Preprocessor, letterbox, place
+from pyasc.models.preprocess import InputBuffer, Preprocessor, letterbox, place
 
 GREY = 114
 
@@ -101,6 +101,20 @@ def planes(image: NDArray[np.uint8], color: str) -> NDArray[np.uint8]:
     return image[:, :, ::-1] if color == "RGB" else image
 
 
+def written(buffer: InputBuffer, preprocessor: Preprocessor) -> NDArray[Any]:
+    """The network's input in memory that held something else before."""
+    dtype = np.dtype(preprocessor.tensor.dtype)
+    array = np.full(preprocessor.tensor.shape, np.nan if dtype.kind == "f" else 77, dtype)
+    buffer.write(array)
+    return array
+
+
+def filled(preprocessor: Preprocessor, image: NDArray[np.uint8]) -> NDArray[Any]:
+    buffer = preprocessor.new_input()
+    buffer.prepare([image])
+    return written(buffer, preprocessor)
+
+
 def as_hwc(array: NDArray[Any], layout: str) -> NDArray[Any]:
     return array.transpose(0, 2, 3, 1) if layout == "NCHW" else array
 
@@ -111,22 +125,19 @@ def as_hwc(array: NDArray[Any], layout: str) -> NDArray[Any]:
 @pytest.mark.parametrize("size", [(48, 32), (30, 40), (97, 33)])
 def test_input_is_the_letterbox_divided_by_255(layout: str, color: str, dtype: str, size: tuple[int, int]) -> None:
     image = noise(*size)
-    buffer = Preprocessor(spec(color), tensor(dtype, layout, 1 if color == "GRAY" else 3)).new_input()
-    buffer.fill(image)
-    assert buffer.array.dtype == dtype
-    assert buffer.array.flags.c_contiguous
+    array = filled(Preprocessor(spec(color), tensor(dtype, layout, 1 if color == "GRAY" else 3)), image)
+    assert array.dtype == dtype
     expected = (planes(reference_letterbox(image, (32, 48)), color) / np.float32(255)).astype(dtype)
-    assert np.array_equal(as_hwc(buffer.array, layout)[0], expected)
+    assert np.array_equal(as_hwc(array, layout)[0], expected)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_mean_and_std_belong_to_their_channels(layout: str) -> None:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     image = noise(30, 40)
-    buffer = Preprocessor(spec("RGB", mean=mean, std=std), tensor("float32", layout)).new_input()
-    buffer.fill(image)
+    array = filled(Preprocessor(spec("RGB", mean=mean, std=std), tensor("float32", layout)), image)
     expected = (planes(reference_letterbox(image, (32, 48)), "RGB") / 255.0 - mean) / std
-    np.testing.assert_allclose(as_hwc(buffer.array, layout)[0], expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(as_hwc(array, layout)[0], expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -137,56 +148,61 @@ def test_mean_and_std_belong_to_their_channels(layout: str) -> None:
 def test_quantised_inputs_stand_for_the_same_numbers(layout: str, dtype: str, scale: float, zero_point: int) -> None:
     image = noise(30, 40)
     info = tensor(dtype, layout, scale=scale, zero_point=zero_point)
-    buffer = Preprocessor(spec(), info).new_input()
-    buffer.fill(image)
-    real = (as_hwc(buffer.array, layout)[0].astype(np.float64) - zero_point) * scale
+    array = filled(Preprocessor(spec(), info), image)
+    real = (as_hwc(array, layout)[0].astype(np.float64) - zero_point) * scale
     expected = planes(reference_letterbox(image, (32, 48)), "RGB") / 255
-    assert buffer.array.dtype == dtype
+    assert array.dtype == dtype
     assert np.abs(real - expected).max() <= scale / 2 + 1e-9
 
 
 def test_integers_without_a_scale_take_the_pixels() -> None:
     image = noise(30, 40)
-    buffer = Preprocessor(spec("BGR"), tensor("uint8", "NHWC")).new_input()
-    buffer.fill(image)
-    assert np.array_equal(buffer.array[0], reference_letterbox(image, (32, 48)))
+    array = filled(Preprocessor(spec("BGR"), tensor("uint8", "NHWC")), image)
+    assert np.array_equal(array[0], reference_letterbox(image, (32, 48)))
 
 
 def test_values_outside_the_range_of_the_type_saturate() -> None:
     info = tensor("int8", "NHWC", scale=1 / 255, zero_point=0)
-    buffer = Preprocessor(spec(), info).new_input()
-    buffer.fill(np.full((32, 48, 3), 255, np.uint8))
-    assert (buffer.array == 127).all()
+    array = filled(Preprocessor(spec(), info), np.full((32, 48, 3), 255, np.uint8))
+    assert (array == 127).all()
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_a_buffer_used_again_keeps_nothing_of_the_picture_before(layout: str) -> None:
-    preprocessor = Preprocessor(spec(), tensor("float32", layout))
+@pytest.mark.parametrize("color", ["RGB", "BGR", "GRAY"])
+def test_scratch_memory_used_again_keeps_nothing_of_the_picture_before(layout: str, color: str) -> None:
+    preprocessor = Preprocessor(spec(color), tensor("float32", layout, 1 if color == "GRAY" else 3))
     used = preprocessor.new_input()
     for size in ((48, 32), (10, 90), (90, 10), (48, 32), (33, 31), (33, 31), (1, 1)):
+        image = noise(*size)
+        before = image.copy()
         fresh = preprocessor.new_input()
-        assert used.fill(noise(*size)) == fresh.fill(noise(*size))
-        assert np.array_equal(used.array, fresh.array)
+        assert used.prepare([image]) == fresh.prepare([image])
+        assert np.array_equal(written(used, preprocessor), written(fresh, preprocessor))
+        assert np.array_equal(image, before)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_rows_of_a_batch_are_filled_apart(layout: str) -> None:
+def test_rows_of_a_batch_are_pictures_of_their_own(layout: str) -> None:
     images = [noise(48, 32), noise(20, 30), noise(64, 9)]
-    batch = Preprocessor(spec(), tensor("float32", layout, batch=3)).new_input()
-    for row in (2, 0, 1):
-        batch.fill(images[row], row)
-    for row, image in enumerate(images):
-        single = Preprocessor(spec(), tensor("float32", layout)).new_input()
-        single.fill(image)
-        assert np.array_equal(batch.array[row], single.array[0])
+    preprocessor = Preprocessor(spec(), tensor("float32", layout, batch=3))
+    single = Preprocessor(spec(), tensor("float32", layout))
+    batch = preprocessor.new_input()
+    for count in (3, 2):
+        batch.prepare(images[:count])
+        rows = written(batch, preprocessor)
+        for row, image in enumerate(images[:count]):
+            assert np.array_equal(rows[row], filled(single, image)[0])
+        assert np.isnan(rows[count:]).all()  # nothing is written where there is no picture
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_stretch_fills_the_whole_input(layout: str) -> None:
     image = noise(20, 70)
     stretch = Preprocess("stretch", 32, 48, "RGB")
-    buffer = Preprocessor(stretch, tensor("float32", layout)).new_input()
-    geometry = buffer.fill(image)
+    preprocessor = Preprocessor(stretch, tensor("float32", layout))
+    buffer = preprocessor.new_input()
+    [geometry] = buffer.prepare([image])
+    array = written(buffer, preprocessor)
     expected = cv2.resize(image, (48, 32), interpolation=cv2.INTER_LINEAR)[:, :, ::-1] / np.float32(255)
-    assert np.array_equal(as_hwc(buffer.array, layout)[0], expected)
+    assert np.array_equal(as_hwc(array, layout)[0], expected)
     assert (geometry.scale_x, geometry.scale_y, geometry.pad_x, geometry.pad_y) == (48 / 20, 32 / 70, 0, 0)

@@ -1,9 +1,9 @@
 """What numbers the values of a graph take on typical pictures, and the range that represents them best in a few bits.
 
 Methods: `minmax` keeps the largest magnitude; `percentile` the one below which 99.99 % of the numbers lie; `entropy` the range
-whose quantised histogram loses the least information (divergence of Kullback and Leibler; Migacz, "8-bit inference with TensorRT", GTC
-2017, where the first bin, of numbers that every range makes zero, does not count either); `mse` the range with the smallest mean
-squared error of rounding and clipping together.
+whose quantised histogram loses the least information (divergence of Kullback and Leibler; Migacz, "8-bit inference with TensorRT",
+GTC 2017, where the first bin, of numbers that every range makes zero, does not count either); `mse` the range with the smallest
+mean squared error of rounding and clipping together.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def open_stream(source: Mapping[str, Any]) -> Stream:
         source["url"],
         transport=source.get("transport", "tcp"),
         loop=source.get("loop", False),
-        realtime=source.get("realtime") or None,
+        realtime=source.get("realtime", False),
         every=source.get("every", 1),
         retry=True,
     )

@@ -26,6 +26,8 @@ _RETRY_FIRST_S, _RETRY_LAST_S = 0.5, 30.0
 # A connection that held this long ends the doubling of the delays.
 _STEADY_S = 10.0
 _DEFAULT_FPS = 25.0
+# A file's clock that leaps by more than this has been set, it has not waited.
+_MAX_LEAP_S = 600.0
 # Beyond the limits that OpenCV was given, a call that has not returned is taken for wedged.
 _GRACE_S = 2.0
 _JOIN_S = 2.0
@@ -34,11 +36,11 @@ _MAX_WEDGED = 4
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a source is read; meanings in `Stream`. `policy` and `realtime` are None for the source's own way."""
+    """How a source is read; meanings in `Stream`."""
 
     transport: Transport
     loop: bool
-    realtime: bool | None
+    realtime: bool
     every: int
     timeout_s: float
     policy: Policy | None
@@ -46,7 +48,7 @@ class Options:
 
 
 class PositionClock:
-    """Seconds since the first frame of a file, from time stamps that may be missing, zero or going backward.
+    """Seconds since the first frame of a file, from time stamps that may be missing, zero, going backward or leaping ahead.
 
     Args:
         fps: nominal rate for frames without a usable time stamp; 0.0 where unknown.
@@ -60,9 +62,12 @@ class PositionClock:
     def next(self, position_s: float | None, frames: int = 1) -> float:
         """Take the time stamp of a frame that comes `frames` after the one before; the result always grows."""
         usual_s = self._last_s + frames * self._period_s
-        if position_s is not None and self._offset_s is None:
-            self._offset_s = position_s - usual_s
-        elapsed_s = usual_s if position_s is None or self._offset_s is None else position_s - self._offset_s
+        if position_s is None:
+            elapsed_s = usual_s
+        else:
+            if self._offset_s is None or position_s - self._offset_s > usual_s + _MAX_LEAP_S:
+                self._offset_s = position_s - usual_s
+            elapsed_s = position_s - self._offset_s
         self._last_s = elapsed_s if elapsed_s > self._last_s else usual_s
         return self._last_s
 
@@ -98,6 +103,7 @@ class Producer:
         self._closed = threading.Event()
         self._index = 0
         self._attempt = 0
+        self._told_short = False
         self._clock: PositionClock | None = None
         self._start = (0.0, 0.0)
         self._deadline = float("inf")
@@ -123,6 +129,7 @@ class Producer:
         self.frames.end(drop=True)
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
+        self.state = "ended"
 
     def get(self, timeout_s: float) -> Frame | None:
         """The next frame, None when none came in time or at the end; takes over from a thread that hangs."""
@@ -146,6 +153,11 @@ class Producer:
 
     def _mine(self) -> bool:
         return self._thread is threading.current_thread() and not self._closed.is_set()
+
+    def _watch(self, limit_s: float | None) -> None:
+        """How long the call that follows may take, None after it; one that comes back late has no say any more."""
+        if self._mine():
+            self._deadline = float("inf") if limit_s is None else time.monotonic() + limit_s + _GRACE_S
 
     def _take_over(self) -> None:
         error = StreamError(f"{self._source.title}: no frame for {self._stall_s:g} s, the call does not return")
@@ -177,10 +189,16 @@ class Producer:
         if reader is None:
             return self._mine()
         started = time.monotonic()
+        reason = f"{self._source.title}: the connection was lost"
+        count = 0
         try:
             count = self._pump(reader)
+        except StreamError as error:
+            if not reader.live:
+                raise
+            reason = str(error)
         finally:
-            self._deadline = float("inf")
+            self._watch(None)
             reader.close()
         if not self._mine():
             return False
@@ -189,20 +207,20 @@ class Producer:
         if time.monotonic() - started >= _STEADY_S:
             self._attempt = 0
         self.reconnects += 1
-        self._lost(f"{self._source.title}: the connection was lost")
+        self._lost(reason)
         self._pause()
         return True
 
     def _open(self) -> Reader | None:
         """The opened reader; None after a failure, when it is worth another try and the pause is over."""
         options = self._options
-        self._deadline = time.monotonic() + options.timeout_s + _GRACE_S
+        self._watch(options.timeout_s)
         try:
             reader = open_reader(
                 self._source, transport=options.transport, timeout_s=options.timeout_s, stall_s=self._stall_s
             )
         except StreamError as error:
-            self._deadline = float("inf")
+            self._watch(None)
             if not self._mine():
                 return None
             if not ((options.retry or self.opened.is_set()) and self._source.kind in ("camera", "network")):
@@ -210,7 +228,7 @@ class Producer:
             self._lost(str(error))
             self._pause()
             return None
-        self._deadline = float("inf")
+        self._watch(None)
         if not self._mine():
             reader.close()
             return None
@@ -219,7 +237,7 @@ class Producer:
 
     def _admit(self, reader: Reader) -> None:
         options = self._options
-        if reader.live and (options.loop or options.realtime is not None):
+        if reader.live and (options.loop or options.realtime):
             reader.close()
             raise StreamError(f"{self._source.title}: loop and realtime are for files and folders, this source is live")
         if self.live is None or not self.opened.is_set():
@@ -231,7 +249,8 @@ class Producer:
     def _next_round(self, reader: Reader, count: int) -> bool:
         if count == 0:
             raise StreamError(f"{self._source.title}: no frame can be decoded")
-        if reader.frames is not None and count < 0.9 * reader.frames:
+        if reader.frames is not None and count < 0.9 * reader.frames and not self._told_short:
+            self._told_short = True
             _log.warning(
                 "%s: ended after %d of %d frames: damaged or cut off", self._source.title, count, reader.frames
             )
@@ -247,12 +266,12 @@ class Producer:
         """Hand on frames until the end, a loss or `close`; returns how many pictures were read or passed over."""
         count, passed = 0, 1
         while self._mine():
-            self._deadline = time.monotonic() + self._stall_s + _GRACE_S
+            self._watch(self._stall_s)
             wanted = self._index % self._options.every == 0
             picture = reader.read() if wanted else None
             if picture is None and (wanted or not reader.skip()):
                 break
-            self._deadline = float("inf")
+            self._watch(None)
             if not self._mine():
                 break
             if picture is not None:

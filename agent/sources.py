@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import logging
+import math
 import os
 import re
 import socket
@@ -16,7 +17,7 @@ import stat
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -40,6 +41,8 @@ Kind = Literal["file", "folder", "camera", "network"]
 PICTURE_SUFFIXES = frozenset(
     (".bmp", ".jpeg", ".jpg", ".jpe", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
 )
+# FFmpeg draws the text of files that are named so, whatever they hold, as if it were a video.
+_TEXT_SUFFIXES = frozenset((".ans", ".art", ".asc", ".diz", ".ice", ".nfo", ".txt", ".vt"))
 # Pictures have no times: a folder plays at this rate.
 FOLDER_FPS = 25.0
 # Above this a frame rate is a time base that FFmpeg could not make sense of (90000 for some RTSP cameras).
@@ -48,7 +51,8 @@ MAX_FPS = 1000.0
 _MAX_EMPTY = 100
 _OPTIONS_VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
 _LOG_LEVEL_ERROR = 2
-_CAMERA = re.compile(r"/dev/video(\d+)")
+_CAMERA = re.compile(r"/dev/video[0-9]+")
+_NETWORK_PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +121,32 @@ def parse_source(source: str | int | os.PathLike[str]) -> Source:
     """What a text, number or path means, without opening it.
 
     Raises:
-        StreamError: no such file, an empty file, not a file or folder, an address of an unknown kind.
+        StreamError: no such file, an empty file, not a file or folder, an address of an unknown kind or without a host.
     """
     if isinstance(source, int):
         return Source("camera", f"/dev/video{source}", f"/dev/video{source}")
     text = os.fspath(source)
     title = mask(text)
+    scheme, separator, rest = text.partition("://")
+    scheme = scheme.lower()
+    if separator and scheme in _NETWORK_PORTS:
+        if fault := _address_fault(text):
+            raise StreamError(f"{title}: {fault}")
+        return Source("network", f"{scheme}://{rest}", title)
+    if separator and scheme != "file":
+        raise StreamError(f"{title}: scheme {scheme!r} is not one of {', '.join(_NETWORK_PORTS)}, file")
+    if separator:
+        host, slash, path = rest.partition("/")
+        if not slash or host not in ("", "localhost"):
+            raise StreamError(f"{title}: a file address has three slashes, as in file:///folder/clip.mp4")
+        text = "/" + urllib.parse.unquote(path)
     if not text or "\0" in text:
         raise StreamError("the source is empty or holds a NUL character")
-    scheme, separator, _ = text.partition("://")
-    if separator and scheme.lower() in ("rtsp", "rtsps", "http", "https"):
-        if not _host(text):
-            raise StreamError(f"{title}: the address has no host")
-        return Source("network", scheme.lower() + text[len(scheme) :], title)
-    if separator and scheme.lower() == "file":
-        text = urllib.parse.unquote(urllib.parse.urlsplit(text).path)
-    elif separator:
-        raise StreamError(f"{title}: scheme {scheme!r} is not one of rtsp, rtsps, http, https, file")
-    if _CAMERA.fullmatch(text) or (text.isdecimal() and not Path(text).exists()):
-        address = text if text.startswith("/") else f"/dev/video{text}"
-        return Source("camera", address, address)
-    return _parse_path(text, title)
+    if text.isascii() and text.isdecimal() and not Path(text).exists():
+        text = title = f"/dev/video{text}"
+    # Not the text alone: the names of a camera that stay are links, such as those of /dev/v4l/by-id.
+    device = os.path.realpath(text)
+    return Source("camera", device, title) if _CAMERA.fullmatch(device) else _parse_path(text, title)
 
 
 def open_reader(source: Source, *, transport: Transport, timeout_s: float, stall_s: float) -> Reader:
@@ -151,10 +160,11 @@ def open_reader(source: Source, *, transport: Transport, timeout_s: float, stall
     Raises:
         StreamError: it cannot be opened; one line with the cause.
     """
+    path = Path(source.address)
     if source.kind == "folder":
-        return FolderReader(source)
-    if source.kind == "file" and Path(source.address).suffix.lower() in PICTURE_SUFFIXES:
-        return FolderReader(source)
+        return FolderReader(source.title, _pictures(path, source.title))
+    if source.kind == "file" and path.suffix.lower() in PICTURE_SUFFIXES:
+        return FolderReader(source.title, [path])
     return CaptureReader(source, transport, timeout_s, stall_s)
 
 
@@ -164,17 +174,14 @@ class FolderReader(Reader):
     EXIF orientation is honoured. A picture that cannot be decoded is passed over and logged.
     """
 
-    def __init__(self, source: Source) -> None:
-        path = Path(source.address)
-        self._paths = [path] if path.is_file() else _pictures(path)
-        if not self._paths:
-            raise StreamError(f"{source.title}: the folder holds no pictures ({', '.join(sorted(PICTURE_SUFFIXES))})")
+    def __init__(self, title: str, paths: Sequence[Path]) -> None:
+        self._paths = paths
         self._next = 0
-        self._fault: Exception | None = None
+        self._fault = ""
         self._first = self._decode_next()
         if self._first is None:
             raise StreamError(
-                str(self._fault) if len(self._paths) == 1 else f"no picture can be decoded: {self._fault}"
+                self._fault if len(paths) == 1 else f"{title}: no picture can be decoded, the last one: {self._fault}"
             )
         self.fps = FOLDER_FPS
         self.frames = len(self._paths)
@@ -202,10 +209,12 @@ class FolderReader(Reader):
             self._next += 1
             try:
                 return self._next - 1, read_image(path)
-            except (StreamError, OSError) as error:
-                self._fault = error
-                if len(self._paths) > 1:
-                    _log.warning("passed over: %s", error)
+            except StreamError as error:
+                self._fault = str(error)
+            except OSError as error:
+                self._fault = f"{path}: {error.strerror or error}"
+            if len(self._paths) > 1:
+                _log.warning("passed over: %s", self._fault)
         return None
 
 
@@ -233,17 +242,15 @@ class CaptureReader(Reader):
 
     def read(self) -> Picture | None:
         """The next picture."""
-        for _ in range(_MAX_EMPTY):
-            try:
+        try:
+            for _ in range(_MAX_EMPTY):
                 got, image = self._capture.read()
-            except cv2.error as error:
-                raise StreamError(f"{self._title}: {_one_line(error)}") from error
-            if not got:
-                return None
-            if image is not None and image.size:
-                position_ms = self._capture.get(cv2.CAP_PROP_POS_MSEC)
-                usable = not self.live and np.isfinite(position_ms) and position_ms >= 0
-                return Picture(as_bgr(image), position_ms / 1000 if usable else None)
+                if not got:
+                    return None
+                if image is not None and image.size:
+                    return Picture(as_bgr(image), self._position_s())
+        except (cv2.error, ValueError) as error:  # a decoder that fails; a picture of a size that is not taken
+            raise StreamError(f"{self._title}: {_one_line(error)}") from error
         raise StreamError(f"{self._title}: {_MAX_EMPTY} frames in a row hold no picture")
 
     def skip(self) -> bool:
@@ -253,6 +260,10 @@ class CaptureReader(Reader):
     def close(self) -> None:
         """Release the capture."""
         self._capture.release()
+
+    def _position_s(self) -> float | None:
+        position_ms = self._capture.get(cv2.CAP_PROP_POS_MSEC)
+        return position_ms / 1000 if not self.live and math.isfinite(position_ms) and position_ms >= 0 else None
 
 
 def quiet_opencv() -> None:
@@ -270,7 +281,7 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 
 
 def _parse_path(text: str, title: str) -> Source:
-    path = Path(text).expanduser().absolute()
+    path = Path(os.path.expanduser(text)).absolute()  # noqa: PTH111 - Path's own raises for a file `~name.mp4`
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -285,11 +296,18 @@ def _parse_path(text: str, title: str) -> Source:
         raise StreamError(f"{title}: the file is empty")
     if not os.access(path, os.R_OK):
         raise StreamError(f"{title}: permission denied")
+    if path.suffix.lower() in _TEXT_SUFFIXES:
+        raise StreamError(f"{title}: {path.suffix} is not the name of a video")
     return Source("file", str(path), title)
 
 
-def _pictures(folder: Path) -> list[Path]:
-    found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()]
+def _pictures(folder: Path, title: str) -> list[Path]:
+    try:
+        found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()]
+    except OSError as error:
+        raise StreamError(f"{title}: {error.strerror or error}") from error
+    if not found:
+        raise StreamError(f"{title}: the folder holds no pictures ({', '.join(sorted(PICTURE_SUFFIXES))})")
     return sorted(found, key=lambda path: natural_key(path.name))
 
 
@@ -300,7 +318,7 @@ def _open_capture(source: Source, transport: Transport, timeout_s: float, stall_
             capture.open(source.address, cv2.CAP_V4L2)
         else:
             limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, _ms(timeout_s), cv2.CAP_PROP_READ_TIMEOUT_MSEC, _ms(stall_s)]
-            with _TRANSPORTS.use(transport) if source.rtsp else contextlib.nullcontext():
+            with _TRANSPORTS.use(transport, source.title, timeout_s) if source.rtsp else contextlib.nullcontext():
                 capture.open(source.address, cv2.CAP_FFMPEG, limits)
     return capture
 
@@ -315,9 +333,12 @@ class _Transports:
         self._before: str | None = None
 
     @contextlib.contextmanager
-    def use(self, transport: str) -> Iterator[None]:
+    def use(self, transport: str, title: str, timeout_s: float) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: self._transport in (None, transport))
+            if not self._changed.wait_for(lambda: self._transport in (None, transport), timeout_s):
+                raise StreamError(
+                    f"{title}: its turn has not come within {timeout_s:g} s, others open over {self._transport}"
+                )
             if self._users == 0:
                 self._before = os.environ.get(_OPTIONS_VARIABLE)
                 options = [f"rtsp_transport;{transport}", *([self._before] if self._before else [])]
@@ -354,21 +375,25 @@ def _why_not(source: Source, timeout_s: float, late: bool) -> str:
     if late:
         return f"no video within {timeout_s:g} s"
     parts = urllib.parse.urlsplit(source.address)
-    port = parts.port or {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}[parts.scheme]
+    port = parts.port or _NETWORK_PORTS[parts.scheme]
     try:
         socket.create_connection((parts.hostname or "", port), timeout=min(timeout_s, 2.0)).close()
     except OSError as error:
         return f"{parts.hostname}:{port}: {error.strerror or error}"
+    except UnicodeError:  # such as two dots in a row
+        return f"{parts.hostname}: not a name of a host"
     return "the server answers, and refuses or sends no video: check path, user name and password"
 
 
-def _host(url: str) -> str | None:
+def _address_fault(url: str) -> str | None:
+    if any(character < " " or character == "\x7f" for character in url):
+        return "the address holds a control character"
     try:
         parts = urllib.parse.urlsplit(url)
         _ = parts.port
-    except ValueError:
-        return None
-    return parts.hostname
+    except ValueError:  # its text may hold a part of a password
+        return "the address has no host that can be told, or a port that is no number"
+    return None if parts.hostname else "the address has no host"
 
 
 def _ms(seconds: float) -> int:

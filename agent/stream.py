@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import time
 import weakref
 from collections.abc import Iterator
 
@@ -24,9 +24,10 @@ class Stream(Resource):
             or `/dev/videoN`, or an rtsp, rtsps, http, https or file address.
         transport: how RTSP carries the stream, `tcp` or `udp`.
         loop: begin a file or folder again at its end, for ever; times and indices go on.
-        realtime: read a file no faster than it was recorded; None means as fast as it is taken. A live source has its own pace.
+        realtime: read a file no faster than it was recorded, else as fast as it is taken. A live source has its own pace.
         every: hand out each n-th frame only.
-        timeout_s: how long opening may take; a live source that sends nothing for this time, at most 5 s, is taken for lost.
+        timeout_s: how long opening may take. A live source that sends nothing for this time, at most 5 s, is taken for lost; a
+            file of which nothing can be read for this time ends with an error.
         policy: what happens to frames that are not taken in time: `all` waits (the way of files), `newest` drops the older ones and
             counts them (the way of live sources and of `realtime`).
         retry: go on trying when a live source cannot be opened at first; without it that raises. A source that was open once is
@@ -46,7 +47,7 @@ class Stream(Resource):
         *,
         transport: Transport = "tcp",
         loop: bool = False,
-        realtime: bool | None = None,
+        realtime: bool = False,
         every: int = 1,
         timeout_s: float = 10.0,
         policy: Policy | None = None,
@@ -57,10 +58,10 @@ class Stream(Resource):
             raise ValueError(f"transport {transport!r} is tcp or udp; policy {policy!r} is all or newest")
         if transport != "tcp" and not parsed.rtsp:
             raise ValueError(f"transport is for rtsp addresses only, not for {parsed.title}")
-        if (parsed.kind == "camera" or parsed.rtsp) and (loop or realtime is not None):
+        if (parsed.kind == "camera" or parsed.rtsp) and (loop or realtime):
             raise ValueError(f"loop and realtime are for files and folders, {parsed.title} is live")
-        if every < 1 or not timeout_s > 0:
-            raise ValueError(f"every {every} must be at least 1, timeout_s {timeout_s} above 0")
+        if every < 1 or not 0 < timeout_s < math.inf:
+            raise ValueError(f"every {every} must be at least 1, timeout_s {timeout_s} above 0 and finite")
         self.source = parsed.title
         self._size = (0, 0)
         self._timeout_s = timeout_s
@@ -159,8 +160,7 @@ class Stream(Resource):
 
     def _wait_until_open(self) -> None:
         producer = self._producer
-        deadline = time.monotonic() + self._timeout_s + 1.0
-        if not producer.opened.wait(max(0.0, deadline - time.monotonic())):
+        if not producer.opened.wait(self._timeout_s + 1.0):
             producer.fail(StreamError(f"{self.source}: not open after {self._timeout_s:g} s"))
         if producer.state == "ended" and producer.reason is not None:
             self.close()

@@ -232,7 +232,8 @@ def test_sources_that_mean_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"loop": True}, {"realtime": True}, {"realtime": False}, {"every": 0}, {"timeout_s": 0}]
+    "options",
+    [{"loop": True}, {"realtime": True}, {"every": 0}, {"timeout_s": 0}, {"timeout_s": float("inf")}],
 )
 def test_options_that_cannot_be_honoured_are_refused(options):
     with pytest.raises(ValueError):

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import faulthandler
 import logging
+import math
 import os
 import queue
 import signal
@@ -33,11 +34,12 @@ from pyasc.agent import allocator
 from pyasc.agent.assembly import check_plugins
 from pyasc.agent.clock import rfc3339
 from pyasc.agent.ipc import Channel
+from pyasc.agent.logs import MaskedFormatter, shorten
 from pyasc.agent.masking import mask
 from pyasc.agent.outbox import Outbox
 from pyasc.agent.pipeline import Pipeline, prepare_all
 from pyasc.agent.sources import quiet_opencv
-from pyasc.agent.spool import Spool
+from pyasc.agent.spool import Spool, SpoolLimits
 from pyasc.errors import ConfigError, PyascError, TransportError
 from pyasc.hal.base import Device
 from pyasc.hal.registry import open_device
@@ -52,6 +54,9 @@ _STOP_S = 10.0
 # The control process gives an engine that has closed its channel two seconds; all of the ending happens before.
 _ORPHAN_STOP_S = 4.0
 _FLUSH_S = 5.0
+_MEASURE_STOP_S = 1.0
+# The bounds of the spool are the control process's to keep: what is added here is bounded itself.
+_NO_LIMITS = SpoolLimits(max_bytes=sys.maxsize, max_events=sys.maxsize, max_age_s=math.inf)
 _PR_SET_PDEATHSIG = 1
 _WEDGED_EXIT = 3
 
@@ -83,13 +88,10 @@ class Engine:
         """Work until `stop`, a signal, or the end of the control process; returns the exit code."""
         forward = _Forward(self._outbox)
         logging.getLogger().addHandler(forward)
-        for target, name in (
-            (self._receive, "receive"),
-            (lambda: self._serve(self._changes), "changes"),
-            (lambda: self._serve(self._commands), "commands"),
-            (self._measure, "telemetry"),
-        ):
-            threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True).start()
+        self._start(self._receive, "receive")
+        self._start(lambda: self._serve(self._changes), "changes")
+        self._start(lambda: self._serve(self._commands), "commands")
+        measuring = self._start(self._measure, "telemetry")
         self._outbox.send("hello", pid=os.getpid(), version=__version__)
         try:
             self._loop()
@@ -99,7 +101,7 @@ class Engine:
                 _log.critical("the engine ends: %s", self._broken)
                 self._outbox.send("ending", reason=mask(self._broken))
             logging.getLogger().removeHandler(forward)
-            self._end(orphaned)
+            self._end(orphaned, measuring)
         return 0 if self._broken is None else _WEDGED_EXIT
 
     def end(self) -> None:
@@ -113,7 +115,7 @@ class Engine:
         while not (self._asked_to_end or self._outbox.broken.is_set()):
             now = time.monotonic()
             if now >= heartbeat:
-                self._outbox.offer("heartbeat")
+                self._outbox.heartbeat()
                 heartbeat = now + _HEARTBEAT_S
             self._report(now)
             wedged = [pipeline.name for pipeline in self._running.values() if pipeline.wedged]
@@ -153,6 +155,11 @@ class Engine:
         for message in self._channel.receive():
             self._inbox.put(message)
         self._inbox.put(None)
+
+    def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
+        thread.start()
+        return thread
 
     def _guarded(self, target: Callable[[], None]) -> None:
         """Run a thread of the engine; it must not end by an exception unseen."""
@@ -242,9 +249,9 @@ class Engine:
             if old.get(name) is not pipeline:
                 pipeline.start()
         allocator.give_back()
-        left = [name for name, pipeline in old.items() if pipeline.alive and self._running.get(name) is not pipeline]
-        if left:
-            self._broken = f"pipeline {left[0]} does not end"
+        for name, pipeline in old.items():
+            if (pipeline.alive or pipeline.wedged) and self._running.get(name) is not pipeline:
+                self._broken = f"pipeline {name} does not end"
         return {}
 
     def _abort(self) -> dict[str, Any]:
@@ -259,14 +266,24 @@ class Engine:
     # --- telemetry
 
     def _measure(self) -> None:
+        """Send figures every second. The devices that are opened for it are of this thread alone, which closes them too."""
         while not self._ending.wait(_TELEMETRY_S):
-            pipelines = {name: pipeline.statistics() for name, pipeline in tuple(self._running.items())}
-            devices = {name for pipeline in tuple(self._running.values()) for name in pipeline.devices}
+            running = self._running
+            pipelines = {name: pipeline.statistics() for name, pipeline in running.items()}
+            devices = {name for pipeline in running.values() for name in pipeline.devices}
             figures = {name: self._figures(name) for name in sorted(devices)}
             for name in self._devices.keys() - devices:  # another process may want it
-                self._devices.pop(name).close()
+                self._close_device(name)
             self._unmeasured &= devices
             self._outbox.offer("telemetry", devices=figures, pipelines=pipelines)
+        for name in tuple(self._devices):
+            self._close_device(name)
+
+    def _close_device(self, name: str) -> None:
+        try:
+            self._devices.pop(name).close()
+        except Exception:  # noqa: BLE001 - a driver may raise anything; it is not worth the pipelines either
+            _log.exception("device %s cannot be closed", name)
 
     def _figures(self, name: str) -> dict[str, Any]:
         """What a device measures, or why it does not; it is opened once for that."""
@@ -286,7 +303,7 @@ class Engine:
 
     # --- the end
 
-    def _end(self, orphaned: bool) -> None:
+    def _end(self, orphaned: bool, measuring: threading.Thread) -> None:
         """End the pipelines, hand over what is left, close the channel."""
         self._ending.set()
         if orphaned:
@@ -294,13 +311,12 @@ class Engine:
             self._save_events()
         self._abort()
         _stop_all(list(self._running.values()), _ORPHAN_STOP_S if orphaned else _STOP_S)
+        measuring.join(_MEASURE_STOP_S)  # it may be inside a driver that hangs
         if not orphaned:
             self._report(float("inf"))
             orphaned = not self._outbox.flush(_FLUSH_S)
         if orphaned:
             self._save_events()
-        for device in tuple(self._devices.values()):
-            device.close()
         self._outbox.close()
         self._channel.close()
 
@@ -308,14 +324,19 @@ class Engine:
         batches = self._outbox.take_unacknowledged()
         if not batches:
             return
+        count = sum(len(events) for _, events in batches)
         if self._spool is None:
-            _log.error("%d events are lost", sum(len(events) for _, events in batches))
+            _log.error("%d events are lost: there is no spool", count)
             return
         try:
-            with contextlib.closing(Spool(self._spool)) as spool:
-                spool.append(batches)
-        except (PyascError, OSError):
-            _log.exception("%d events are lost", sum(len(events) for _, events in batches))
+            spool = Spool(self._spool, _NO_LIMITS)
+            with contextlib.closing(spool):
+                refused = spool.append(batches)
+        except Exception:  # noqa: BLE001 - whatever it is, the pipelines and devices are still to be ended
+            _log.exception("%d events are lost", count)
+            return
+        if refused or spool.fault is not None:
+            _log.error("%d events are lost: %s", refused or count, spool.fault or "refused by the spool")
 
 
 class _Forward(logging.Handler):
@@ -327,12 +348,12 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
-        self._outbox.offer("log", level=record.levelname, logger=record.name, message=mask(self.format(record)))
-
-
-class _Masked(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return mask(super().format(record))
+        try:
+            message = shorten(mask(self.format(record)))
+        except Exception:  # noqa: BLE001 - as logging's own handlers: a wrong record must not fail who logs
+            self.handleError(record)
+        else:
+            self._outbox.offer("log", level=record.levelname, logger=record.name, message=message)
 
 
 def _stop_all(pipelines: list[Pipeline], timeout_s: float) -> None:
@@ -359,7 +380,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     faulthandler.enable()
     handler = logging.StreamHandler()
-    handler.setFormatter(_Masked("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(MaskedFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     _die_with_parent()
     allocator.bound()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from typing import Any
 
@@ -48,12 +47,8 @@ class Inbox:
 
     def take(self, timeout_s: float) -> list[Any]:
         """All items that are there, after waiting up to `timeout_s` for the first."""
-        deadline = time.monotonic() + timeout_s
         with self._changed:
-            while not self._items:
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._changed.wait(left):
-                    break
+            self._changed.wait_for(lambda: bool(self._items), timeout_s)
             items = list(self._items)
             self._items.clear()
             self._offers = 0

@@ -56,10 +56,15 @@ class Channel:
         return cls(socket.socket(fileno=fd))
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Send one message; TransportError when the other end is gone."""
+        """Send one message.
+
+        Raises:
+            TransportError: the other end is gone, or takes nothing within the socket's send timeout, where it has one.
+            TypeError, ValueError: the message is not JSON, or longer than `MAX_LINE_BYTES`; nothing has been sent.
+        """
         line = json.dumps({"type": kind, **fields}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         if len(line) > MAX_LINE_BYTES:
-            raise TransportError(f"message {kind} of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
+            raise ValueError(f"a message of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
         try:
             with self._lock:
                 self._socket.sendall(line)
@@ -67,7 +72,11 @@ class Channel:
             raise TransportError(f"the other process is gone: {error}") from error
 
     def receive(self) -> Iterator[dict[str, Any]]:
-        """Messages until the other end closes, also by being killed: what it had sent before is still delivered."""
+        """Messages until the other end closes, also by being killed: what it had sent before is still delivered.
+
+        Raises:
+            ValueError, RecursionError: what came is not JSON.
+        """
         with self._socket.makefile("rb", buffering=256 * 1024) as lines:
             while True:
                 try:

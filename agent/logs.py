@@ -13,8 +13,11 @@ KEPT_RECORDS = 1000
 MAX_MESSAGE_CHARS = 2000
 
 
-class _Masked(logging.Formatter):
+class MaskedFormatter(logging.Formatter):
+    """Formats a record, traceback included, without its secrets."""
+
     def format(self, record: logging.LogRecord) -> str:
+        """The text of a record."""
         return mask(super().format(record))
 
 
@@ -27,12 +30,14 @@ class RecentLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record."""
-        message = self.format(record)
-        self.keep(record.levelname, record.name, message, record.created)
+        try:
+            self.keep(record.levelname, record.name, self.format(record), record.created)
+        except Exception:  # noqa: BLE001 - as logging's own handlers: a wrong record must not fail who logs
+            self.handleError(record)
 
     def keep(self, level: str, logger: str, message: str, time_s: float | None = None) -> None:
-        """Keep a record of another process."""
-        text = mask(message[:MAX_MESSAGE_CHARS])
+        """Keep a record, of another process too; the middle of a long message is left out."""
+        text = shorten(mask(message))
         self._records.append({"time": rfc3339(time_s), "level": level.lower(), "logger": logger[:200], "message": text})
 
     def last(self, count: int, level: str = "debug") -> list[dict[str, Any]]:
@@ -43,12 +48,20 @@ class RecentLog(logging.Handler):
         return found[-count:] if count > 0 else []
 
 
+def shorten(message: str) -> str:
+    """The message in at most `MAX_MESSAGE_CHARS`: a traceback tells where at its begin and why at its end."""
+    if len(message) <= MAX_MESSAGE_CHARS:
+        return message
+    half = MAX_MESSAGE_CHARS // 2 - 2
+    return f"{message[:half]}\n…\n{message[-half:]}"
+
+
 def set_up_logging(level: str) -> RecentLog:
     """Send the log of this process to stderr and into the returned memory."""
     recent = RecentLog()
     recent.setFormatter(logging.Formatter("%(message)s"))
     stream = logging.StreamHandler()
-    stream.setFormatter(_Masked("%(levelname)s %(name)s: %(message)s"))
+    stream.setFormatter(MaskedFormatter("%(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [stream, recent]
     root.setLevel(level.upper())

@@ -6,8 +6,12 @@ import re
 
 MASK = "***"
 
-# `user:password@` and `token@` of an address; the last @ before the path ends it, so a password may hold one.
-_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s\"'<>?#]*@")
+# `user:password@` and `token@` of an address; the last @ before the path ends it, so a password may hold one. What stands in the
+# place of the port and is none is a password too, with characters in it that an address must not have.
+_USER_INFO = re.compile(
+    r"(?P<scheme>(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]*://)"
+    r"(?:[^/\s\"'<>?#]*|[^/\s:@\[]{0,256}:(?!\d*(?:[/?#\s]|$))[^\s\"'<>]{0,256})@"
+)
 # `?password=…` and `password: …`, `"token": "…"`
 _ASSIGNED = re.compile(
     r"(?P<name>(?:password|passwd|pwd|passphrase|secret|token|api_?key|auth|signature|sig)[\"']?\s*[=:]\s*)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,9 +49,10 @@ class Outbox:
             self._number += 1
             self._unacknowledged[self._number] = (pipeline, events)
             self._waiting.append(("events", {"n": self._number, "pipeline": pipeline, "events": events}))
-            if len(self._unacknowledged) > MAX_UNACKNOWLEDGED:
-                self._drop_oldest()
+            first_loss = len(self._unacknowledged) > MAX_UNACKNOWLEDGED and self._drop_oldest()
             self._changed.notify_all()
+        if first_loss:  # outside the lock: the log comes back here as a message
+            _log.error("events are lost, the control process has acknowledged none of the last %d", MAX_UNACKNOWLEDGED)
 
     def tracks(self, pipeline: str, message: Mapping[str, Any]) -> None:
         """Send the tracks of one frame unless too much waits."""
@@ -73,6 +73,13 @@ class Outbox:
                 self._waiting.append((kind, fields))
                 self._changed.notify_all()
 
+    def heartbeat(self) -> None:
+        """Send a sign of life ahead of what waits: that much waits is no reason to take this process for dead."""
+        with self._changed:
+            if not self._waiting or self._waiting[0][0] != "heartbeat":
+                self._waiting.appendleft(("heartbeat", {}))
+                self._changed.notify_all()
+
     def acknowledge(self, number: int) -> None:
         """All events up to this number are safe."""
         with self._changed:
@@ -88,11 +95,9 @@ class Outbox:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is sent; False when that takes longer or the other process is gone."""
-        deadline = time.monotonic() + timeout_s
         with self._changed:
             done = self._changed.wait_for(
-                lambda: self.broken.is_set() or not (self._waiting or self._sending),
-                timeout=max(0.0, deadline - time.monotonic()),
+                lambda: self.broken.is_set() or not (self._waiting or self._sending), timeout_s
             )
         return done and not self.broken.is_set()
 
@@ -118,13 +123,19 @@ class Outbox:
                 _log.warning("%s", error)
                 self.broken.set()
                 self.close()
-            except (TypeError, ValueError):  # a plugin gave what JSON cannot say
+            except (TypeError, ValueError) as error:  # a plugin gave what JSON cannot say, or too much
                 _log.exception("a message of type %s cannot be sent, left out", kind)
+                if kind == "reply":
+                    self.send("reply", id=fields["id"], ok=False, error=f"the answer cannot be sent: {error}")
 
-    def _drop_oldest(self) -> None:
-        number, (pipeline, events) = self._unacknowledged.popitem(last=False)
-        if not self.lost_events:
-            _log.error("pipeline %s: events are lost, the control process acknowledges none", pipeline)
+    def _drop_oldest(self) -> bool:
+        """Give up the events that have waited longest, sent or not; whether they are the first that are lost."""
+        number, (_, events) = self._unacknowledged.popitem(last=False)
+        first = not self.lost_events
         self.lost_events += len(events)
-        if self._waiting and self._waiting[0][1].get("n") == number:
-            self._waiting.popleft()
+        for index, (kind, fields) in enumerate(self._waiting):
+            if kind == "events":  # the first one that was not sent yet
+                if fields["n"] == number:
+                    del self._waiting[index]
+                break
+        return first

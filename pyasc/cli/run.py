@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pyasc.cli.run_document import run_document
-from pyasc.cli.run_output import CODECS, VideoFile, Window
+from pyasc.cli.run_output import CODECS, VideoFile, Window, check_output
 from pyasc.cli.run_signals import Stop, signals
 from pyasc.cli.run_view import RunView
 
@@ -57,10 +57,10 @@ def command(context: click.Context, /, target: str, **options: Any) -> int:
     given = {
         name for name in options if context.get_parameter_source(name) not in (None, click.core.ParameterSource.DEFAULT)
     }
-    if Path(target).suffix.lower() in _DOCUMENTS:
+    if Path(target).suffix.lower() in _DOCUMENTS and "://" not in target:
         if wrong := sorted(given - _OF_BOTH - {"model_dir"}):
             raise click.UsageError(f"--{wrong[0].replace('_', '-')} is for a SOURCE: a CONFIG says it itself")
-        _check_output(options["output"])
+        _check_suffix(options["output"])
         return run_document(
             Path(target), options["model_dir"], **{name: value for name, value in options.items() if name in _OF_BOTH}
         )
@@ -73,12 +73,12 @@ def command(context: click.Context, /, target: str, **options: Any) -> int:
             raise click.UsageError(f"{model} is not an .asc file yet: convert it first by `pyasc convert {model}`")
     if options["tracker"] == "none" and options["tracker_model"] is not None:
         raise click.UsageError("--tracker-model is for a tracker: --tracker is none")
-    _check_output(options["output"])
+    _check_suffix(options["output"])
     _check_source(target, options)
     return _run_source(target, options)
 
 
-def _check_output(output: Path | None) -> None:
+def _check_suffix(output: Path | None) -> None:
     if output is not None and output.suffix.lower() not in CODECS:
         raise click.UsageError(f"--output: {output.name} must end in {', '.join(CODECS)}")
 
@@ -91,6 +91,8 @@ def _check_source(source: str, options: dict[str, Any]) -> None:
         raise click.UsageError(f"--transport {options['transport']} is for rtsp addresses, {parsed.title} is none")
     if options["realtime"] and (parsed.kind == "camera" or parsed.rtsp):
         raise click.UsageError(f"--realtime is for files and folders, {parsed.title} is live")
+    if options["output"] is not None:
+        check_output(options["output"], [source])
 
 
 # --- one source
@@ -104,18 +106,17 @@ def _run_source(source: str, options: dict[str, Any]) -> int:
     with contextlib.ExitStack() as stack:
         # The cheap things first: a wrong address is told before a model is loaded.
         window = stack.enter_context(Window()) if options["show"] else None
+        video = stack.enter_context(VideoFile(options["output"])) if options["output"] is not None else None
         stream = stack.enter_context(
             Stream(
                 source,
                 transport=options["transport"],
-                realtime=options["realtime"] or None,
+                realtime=options["realtime"],
                 every=options["every"],
             )
         )
         analyzer = stack.enter_context(_analyzer(options))
-        video = None
-        if options["output"] is not None:
-            video = stack.enter_context(VideoFile(options["output"]))
+        if video is not None:
             video.fps = stream.fps / options["every"]
         stop = stack.enter_context(signals())
         view = RunView(options["as_json"], name_pipelines=False)

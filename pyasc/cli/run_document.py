@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyasc.cli.run_output import VideoFile, Window
+from pyasc.cli.run_output import VideoFile, Window, check_output
 from pyasc.cli.run_signals import Stop, signals
 from pyasc.cli.run_view import RunView
 from pyasc.errors import ConfigError
@@ -39,7 +40,7 @@ def run_document(
         as_json: one JSON object a line for each frame and event.
     Raises:
         ConfigError: with every fault of the document.
-        UsageError: there are several pipelines to show.
+        UsageError: there are several pipelines to show, or a video would replace a source.
     """
     from pyasc.agent.assembly import check_document
     from pyasc.agent.document import parse_document
@@ -54,20 +55,21 @@ def run_document(
     enabled = sorted(name for name, spec in specs.items() if spec.get("enabled", True))
     if show and len(enabled) != 1:
         raise click.UsageError(f"--show is for one pipeline, {path.name} runs {len(enabled)}: use --output")
+    outputs = (
+        {name: output if len(enabled) == 1 else _named(output, name) for name in enabled} if output is not None else {}
+    )
+    for file in outputs.values():
+        check_output(file, [specs[name]["source"]["url"] for name in enabled])
     with contextlib.ExitStack() as stack:
         # The cheap things first: a display or folder that is missing is told before a model is loaded.
         window = stack.enter_context(Window()) if show else None
-        videos = {
-            name: stack.enter_context(VideoFile(output if len(enabled) == 1 else _named(output, name)))
-            for name in enabled
-            if output is not None
-        }
+        videos = {name: stack.enter_context(VideoFile(file)) for name, file in outputs.items()}
         view = RunView(as_json, name_pipelines=True)
         followers = [_Follower(name, spec, folder, view, videos.get(name), frames) for name, spec in specs.items()]
         code = _run(followers, view, window)
-        written = [str(video.path) for video in videos.values() if video.frames]
-    for file in written:
-        view.note(f"video: {file}")
+    for video in videos.values():
+        if video.frames:
+            view.note(f"video: {video.path}")
     view.raise_broken()
     return code
 
@@ -112,7 +114,7 @@ def _watch(followers: list[_Follower], view: RunView, window: Window | None, sto
             open_ones += status["state"] in ("starting", "running", "reconnecting")
         if not open_ones or (window is not None and not _show(followers, window)):
             break
-        stop.wait(_POLL_S if window is None else _WINDOW_POLL_S)
+        time.sleep(_POLL_S if window is None else _WINDOW_POLL_S)
     return bool(failed)
 
 

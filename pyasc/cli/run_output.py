@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import click
 import cv2
 
 from pyasc.errors import PyascError, StreamError
@@ -20,6 +25,22 @@ if TYPE_CHECKING:
 CODECS = {".mp4": "mp4v", ".mov": "mp4v", ".mkv": "mp4v", ".avi": "MJPG"}
 _DEFAULT_FPS = 25.0
 _WINDOW = "pyasc"
+_OPEN_WINDOW = f"import cv2; cv2.namedWindow({_WINDOW!r})"
+_DISPLAY_TIMEOUT_S = 20.0
+
+
+def check_output(output: Path, sources: Iterable[str]) -> None:
+    """Refuse to write a video in the place of one that is read.
+
+    Raises:
+        UsageError: it is one of the sources.
+    """
+    from pyasc.agent.sources import parse_source
+
+    for source in sources:
+        with contextlib.suppress(StreamError, OSError):  # what is not there cannot be overwritten
+            if output.samefile(parse_source(source).address):
+                raise click.UsageError(f"--output: {output} is the source itself")
 
 
 class VideoFile:
@@ -62,17 +83,34 @@ class VideoFile:
     def __enter__(self) -> Self:
         if not self.path.parent.is_dir():
             raise StreamError(f"{self.path}: there is no folder {self.path.parent}")
+        if self.path.is_dir():
+            raise StreamError(f"{self.path}: is a folder")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is not None:
-            self._writer.release()
-            if self.frames:
-                self._part.replace(self.path)
-            else:
-                self._part.unlink(missing_ok=True)
+        if self._writer is None:
+            return
+        self._writer.release()
+        if self._is_whole():
+            self._part.replace(self.path)
+            return
+        self._part.unlink(missing_ok=True)
+        if error is None:
+            raise StreamError(f"{self.path}: could not be written to its end (is the disk full?)")
+
+    def _is_whole(self) -> bool:
+        """Whether the pictures can be read back: OpenCV tells nothing of a write that failed, such as on a full disk.
+
+        The index is written last. Of containers that store no number of frames it is an estimate from duration and rate.
+        """
+        if not self.frames:
+            return False
+        capture = cv2.VideoCapture(str(self._part), cv2.CAP_FFMPEG)
+        count = capture.get(cv2.CAP_PROP_FRAME_COUNT)
+        capture.release()
+        return bool(count > 0.9 * self.frames)
 
 
 class Window:
@@ -83,16 +121,26 @@ class Window:
     """
 
     def __enter__(self) -> Self:
-        # Without a display, Qt ends the whole process instead of reporting an error.
-        if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        if not display:
             raise PyascError("--show: there is no display (DISPLAY is not set); use --output video.mp4 instead")
+        # Qt of OpenCV's wheels complains of fonts that it is not given and that are not needed.
+        os.environ.setdefault("QT_LOGGING_RULES", "default.warning=false")
         try:
-            cv2.namedWindow(_WINDOW, cv2.WINDOW_NORMAL)
-        except cv2.error as error:
+            # First in a process of its own: where Qt cannot use the display it aborts the process.
+            tried = subprocess.run(
+                [sys.executable, "-c", _OPEN_WINDOW], capture_output=True, text=True, timeout=_DISPLAY_TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise PyascError(f"--show: the display {display} does not answer; use --output video.mp4 instead") from None
+        if "not implemented" in tried.stderr:
             raise PyascError(
                 "--show: this OpenCV is built without windows; replace it by `pip uninstall opencv-python-headless` and "
                 "`pip install opencv-python`, or use --output video.mp4"
-            ) from error
+            )
+        if tried.returncode != 0:
+            raise PyascError(f"--show: the display {display} cannot be used; use --output video.mp4 instead")
+        cv2.namedWindow(_WINDOW, cv2.WINDOW_NORMAL)
         return self
 
     def show(self, image: NDArray[np.uint8]) -> bool:

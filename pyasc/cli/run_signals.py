@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Iterator
 from types import FrameType
 
@@ -15,11 +14,6 @@ class Stop:
     def __init__(self) -> None:
         self.wanted = False
         self.exit_code = 0
-
-    def wait(self, seconds: float) -> None:
-        """Sleep, unless a signal comes."""
-        if not self.wanted:
-            time.sleep(seconds)
 
     def take(self, number: int, _frame: FrameType | None) -> None:
         """The first signal ends in good order, a second one at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RunView:
-    """Prints what a run gives.
+    """Prints what a run gives; pipelines call it from their threads.
 
     Args:
         as_json: one JSON object a line on stdout, everything else on stderr.
@@ -37,6 +38,7 @@ class RunView:
         self._began = self._seconds = 0.0
         self._kinds: Counter[str] = Counter()
         self._tracks: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
         self.broken = False
         self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=True)
 
@@ -57,14 +59,15 @@ class RunView:
 
     def events(self, pipeline: str, events: Sequence[Mapping[str, Any]]) -> None:
         """Print events."""
+        with self._lock:
+            self._kinds.update(event["type"] for event in events)
+            self._tracks.update((pipeline, event["track"]) for event in events)
         for event in events:
-            self._kinds[event["type"]] += 1
-            self._tracks.add((pipeline, event["track"]))
             named = {"pipeline": pipeline, **event} if self._name_pipelines else event
             if self._as_json:
                 self._line(named)
             else:
-                self._console.print(Text(describe_event(named)))
+                self.note(describe_event(named))
 
     def tracks(self, pipeline: str, message: Mapping[str, Any]) -> None:
         """Print the result of one frame, as JSON only."""
@@ -80,7 +83,7 @@ class RunView:
         self._status[pipeline] = status
         changed = (status["state"], status.get("reason")) != (before.get("state"), before.get("reason"))
         if changed and status["state"] in ("failed", "reconnecting"):
-            self._console.print(Text(f"{pipeline}: {status['state']}: {status.get('reason')}"))
+            self.note(f"{pipeline}: {status['state']}: {status.get('reason')}")
 
     def summary(self, frames: int, dropped: int) -> None:
         """Print the last lines, after the `with`: frames, rate, events, tracks."""
@@ -89,8 +92,8 @@ class RunView:
         lost = f", {dropped} dropped" if dropped else ""
         devices = sorted({str(status["device"]) for status in self._status.values() if status.get("device")})
         where = f" on {', '.join(devices)}" if devices else ""
-        self._console.print(Text(f"{frames} frames in {self._seconds:.1f} s, {rate:.1f} frames/s{where}{lost}"))
-        self._console.print(Text(f"events: {kinds}; tracks: {len(self._tracks)}"))
+        self.note(f"{frames} frames in {self._seconds:.1f} s, {rate:.1f} frames/s{where}{lost}")
+        self.note(f"events: {kinds}; tracks: {len(self._tracks)}")
 
     def raise_broken(self) -> None:
         """Raise BrokenPipeError where the reader of stdout was gone."""
@@ -99,7 +102,10 @@ class RunView:
 
     def note(self, line: str) -> None:
         """Print a line for people."""
-        self._console.print(Text(line))
+        try:
+            self._console.print(Text(line))
+        except (BrokenPipeError, SystemExit):  # rich makes the second of the first; neither is a fault of the caller
+            self.broken = True
 
     def _line(self, message: Mapping[str, Any]) -> None:
         try:
@@ -110,7 +116,7 @@ class RunView:
 
     def _render(self) -> Table:
         table = Table.grid(padding=(0, 2))
-        for name, status in self._status.items():
+        for name, status in tuple(self._status.items()):
             row = [status["state"], f"{status.get('fps') or 0:.1f} frames/s", str(status.get("device") or "-")]
             lines = status.get("resolution")
             table.add_row(name, *row, f"{lines} lines" if lines else "-", f"{status.get('tracks', 0)} tracks")

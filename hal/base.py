@@ -104,6 +104,7 @@ class Program:
         data: the bytes; often a view of a mapped file, kept open by the caller until the executable is closed.
         inputs, outputs: in the manifest's order.
         precision: of the stored weights.
+        segment: which of the file's networks, from 0, where the format holds several.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Program:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     precision: str = "fp32"
+    segment: int = 0
 
 
 class Event(abc.ABC):

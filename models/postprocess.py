@@ -18,6 +18,7 @@ from pyasc.errors import ModelFormatError
 from pyasc.hal.base import TensorInfo
 from pyasc.models.asc.manifest import Yolov5Head
 from pyasc.models.nms import float32_at_most, nms
+from pyasc.runtime.values import real
 
 # The reference gives suppression no more than this many candidates of a picture, those of the highest score.
 MAX_CANDIDATES = 30_000
@@ -143,15 +144,15 @@ class Yolov5Decoder:
         # One pass over memory that is far apart; anchors first in both layouts, so that equal scores come in the same order.
         if tensor.layout == "NHWC":
             grid = output.reshape(level.cells, anchors, self._values)
-            objectness = _real(np.ascontiguousarray(grid[:, :, 4].T), tensor)
+            objectness = real(np.ascontiguousarray(grid[:, :, 4].T), tensor)
         else:
             grid = output.reshape(anchors, self._values, level.cells)
-            objectness = _real(np.ascontiguousarray(grid[:, 4]), tensor)
+            objectness = real(np.ascontiguousarray(grid[:, 4]), tensor)
         bad = objectness.size - int(np.count_nonzero(np.isfinite(objectness)))
         if bad:
             objectness = np.where(np.isfinite(objectness), objectness, np.float32(-np.inf))
         anchor, cell = np.nonzero(objectness > floor)
-        values = _real(grid[cell, anchor] if tensor.layout == "NHWC" else grid[anchor, :, cell], tensor)
+        values = real(grid[cell, anchor] if tensor.layout == "NHWC" else grid[anchor, :, cell], tensor)
         finite = np.asarray(np.isfinite(values).all(axis=1))
         if not finite.all():
             bad += len(finite) - int(np.count_nonzero(finite))
@@ -201,7 +202,7 @@ def embeddings(output: NDArray[Any], tensor: TensorInfo, normalize: Literal["l2"
     Returns:
         (batch, dim) float32, new; a vector with a value that is not finite is all zeros, and so is one without length.
     """
-    vectors = _real(output.reshape(output.shape[0], -1), tensor)
+    vectors = real(output.reshape(output.shape[0], -1), tensor)
     vectors = np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, np.float32(0))
     if normalize == "none":
         return vectors
@@ -215,7 +216,7 @@ def probabilities(
     output: NDArray[Any], tensor: TensorInfo, activation: Literal["softmax", "sigmoid", "none"]
 ) -> NDArray[np.float32]:
     """Scores of the classes of a batch, (batch, classes) float32, new."""
-    logits = _real(output.reshape(output.shape[0], -1), tensor)
+    logits = real(output.reshape(output.shape[0], -1), tensor)
     if activation == "none":
         return np.array(logits, np.float32)
     if activation == "sigmoid":
@@ -243,15 +244,3 @@ def _sigmoid(x: NDArray[np.float32]) -> NDArray[np.float32]:
         result: NDArray[np.float32] = np.exp(-x)
     result += 1
     return np.reciprocal(result, out=result)
-
-
-def _real(stored: NDArray[Any], tensor: TensorInfo) -> NDArray[np.float32]:
-    """The numbers that stored values stand for, float32; the same array where it holds them already."""
-    real: NDArray[np.float32]
-    if tensor.scale is None or tensor.zero_point is None:
-        real = stored.astype(np.float32, copy=False)
-    else:
-        real = stored.astype(np.float32)
-        real -= np.float32(tensor.zero_point)
-        real *= np.float32(tensor.scale)
-    return real

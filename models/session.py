@@ -14,8 +14,9 @@ from pyasc.errors import DeviceError, DeviceLostError, ModelFormatError
 from pyasc.hal.base import Device, DeviceInfo, Executable, Program, T, TensorInfo
 from pyasc.hal.registry import discover_devices, open_device
 from pyasc.models.asc.archive import Archive
-from pyasc.models.asc.plan import choose_form, make_plan
+from pyasc.models.asc.plan import Form, choose_form, make_plan
 from pyasc.models.preprocess import InputBuffer, Preprocessor
+from pyasc.runtime.parts import PartsExecutable
 from pyasc.types import Resource
 
 if TYPE_CHECKING:
@@ -178,7 +179,8 @@ def resolve_device(archive: Archive, name: str | None, options: Mapping[str, Any
             continue
         try:
             with SharedDevice(info.name) as shared:
-                plan = make_plan(archive.manifest, shared.device.info, shared.device.formats(**(options or {})))
+                formats = shared.device.formats(**(options or {}))
+                plan = make_plan(archive.manifest, shared.device.info, formats, (options or {}).get("precision"))
         except DeviceError as error:
             reasons.append(f"{info.name}: {error}")
             continue
@@ -192,7 +194,9 @@ def resolve_device(archive: Archive, name: str | None, options: Mapping[str, Any
 
 
 def _load(archive: Archive, device: Device, options: Mapping[str, Any]) -> Executable:
-    form = choose_form(archive.manifest, device.info, device.formats(**options))
+    form = choose_form(archive.manifest, device.info, device.formats(**options), options.get("precision"))
+    if form.parts:
+        return _load_parts(archive, device, form, options)
     program = Program(
         name=archive.manifest.name,
         format=form.format,
@@ -202,3 +206,30 @@ def _load(archive: Archive, device: Device, options: Mapping[str, Any]) -> Execu
         precision=form.precision,
     )
     return device.load(program, **options)
+
+
+def _load_parts(archive: Archive, device: Device, form: Form, options: Mapping[str, Any]) -> Executable:
+    """The parts of a form, each on its device; of the options the CPU's parts take `batch` alone."""
+    shared = {key: value for key, value in options.items() if key == "batch"}
+    with contextlib.ExitStack() as undo:
+        parts = []
+        for part in form.parts:
+            program = Program(
+                name=archive.manifest.name,
+                format=part.format,
+                data=archive.entry(part.path),
+                inputs=part.inputs,
+                outputs=part.outputs,
+                precision=form.precision if part.on == "device" else "fp32",
+                segment=part.segment,
+            )
+            if part.on == "device":
+                parts.append(undo.enter_context(device.load(program, **options)))
+            else:
+                cpu = undo.enter_context(SharedDevice("cpu"))
+                parts.append(undo.enter_context(cpu.device.load(program, **shared)))
+        inputs, outputs = ([tensor.name for tensor in tensors] for tensors in (form.inputs, form.outputs))
+        release = contextlib.ExitStack()
+        made = PartsExecutable(device.info.name, parts, inputs, outputs, release)
+        release.push(undo.pop_all())
+        return made

@@ -120,7 +120,7 @@ def write_archive(
         OSError: it cannot be written.
     """
     path = Path(path)
-    names = [variant.path for variant in manifest.variants]
+    names = [path for variant in manifest.variants for path in variant.paths]
     if set(names) != set(variants):
         raise ModelFormatError(f"{path}: not written: the manifest names the variants {names}, given are {[*variants]}")
     data = {GRAPH_PATH: _bytes_view(graph), **{name: _bytes_view(variants[name]) for name in names}}

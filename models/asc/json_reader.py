@@ -78,6 +78,12 @@ class Node:
             self.fail(f"{self.value} is not in {least} to {most}")
         return float(self.value)
 
+    def boolean(self) -> bool:
+        """True or false."""
+        if not isinstance(self.value, bool):
+            self.fail(f"{_shorten(self.value)} is neither true nor false")
+        return self.value
+
     def text(self, most: int, pattern: re.Pattern[str] | None = None, least: int = 1) -> str:
         """A string of printable characters whose number is in the range, and that matches the pattern as a whole."""
         if not isinstance(self.value, str):

@@ -85,15 +85,38 @@ Postprocess = Yolov5Head | EmbeddingHead | ClassificationHead
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A step of a variant that does not run in one piece.
+
+    Attributes:
+        on: `device` for the variant's own device, `cpu` for what that cannot do.
+        format: `wk`, `cambricon`; on the CPU `tflite` or `onnx`.
+        path: entry of the archive, `variants/<target>/…`; several parts may be segments of one file.
+        segment: number of the part in its file, from 0.
+        inputs: under the names of the variant's inputs or of outputs of parts before this one.
+        outputs: under names of their own, or of the variant's outputs.
+    """
+
+    on: Literal["device", "cpu"]
+    format: str
+    path: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    segment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
     """The model, compiled ahead for one device family.
 
     Attributes:
         target: `cpu`, `hi3559`, `mlu220` …, as `DeviceInfo.family`.
         format: `tflite`, `wk`, `cambricon`.
-        path: entry of the archive, `variants/<target>/…`.
+        path: entry of the archive, `variants/<target>/…`; with parts, that of the first one on the device.
         precision: of the weights in it.
         inputs, outputs: in the order and under the names of the manifest's, with the variant's own shape, dtype and layout.
+        simulated: True when it was compiled for the simulator of the device, and runs nowhere else.
+        parts: what runs one after the other, where that is more than the one file; else empty.
     """
 
     target: str
@@ -102,6 +125,13 @@ class Variant:
     precision: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    simulated: bool = False
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Its entries of the archive, each once."""
+        return tuple(dict.fromkeys((self.path, *(part.path for part in self.parts))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pyasc.models.asc.manifest import (
     ClassificationHead,
     EmbeddingHead,
     Manifest,
+    Part,
     Postprocess,
     Precision,
     Preprocess,
@@ -34,6 +35,8 @@ MAX_LABELS = 65_536
 MAX_ELEMENTS = 1 << 28
 _MAX_SIDE = 65_536
 _MAX_TENSORS = 64
+_MAX_PARTS = 64
+_OPTIONAL = ("simulated", "parts", "segment")
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -44,6 +47,7 @@ _RESIZES: tuple[Literal["letterbox", "stretch"], ...] = ("letterbox", "stretch")
 _COLORS: tuple[Literal["RGB", "BGR", "GRAY"], ...] = ("RGB", "BGR", "GRAY")
 _NORMS: tuple[Literal["l2", "none"], ...] = ("l2", "none")
 _ACTIVATIONS: tuple[Literal["softmax", "sigmoid", "none"], ...] = ("softmax", "sigmoid", "none")
+_PLACES: tuple[Literal["device", "cpu"], ...] = ("device", "cpu")
 _LAYOUTS = ("NCHW", "NHWC", "")
 # Range of the zero point by quantised type; None for types that hold the value itself.
 _DTYPES: dict[str, tuple[int, int] | None] = {
@@ -214,25 +218,44 @@ _HEADS: dict[str, Callable[[Node], Postprocess]] = {
 
 def _variants(node: Node) -> tuple[Variant, ...]:
     variants = tuple(_variant(item) for item in node.items(0, MAX_ENTRIES - 2))
-    if len({variant.path.lower() for variant in variants}) < len(variants):
+    paths = [path.lower() for variant in variants for path in variant.paths]
+    if len(set(paths)) < len(paths):
         node.fail("two have the same path")
     return variants
 
 
 def _variant(node: Node) -> Variant:
-    keys = node.members(("target", "format", "path", "precision", "inputs", "outputs"))
+    keys = node.members(("target", "format", "path", "precision", "inputs", "outputs"), ("simulated", "parts"))
     target = keys["target"].text(64, _WORD)
-    path = keys["path"].text(255)
-    if not is_safe_name(path) or not path.startswith(f"variants/{target}/"):
-        keys["path"].fail(f"{json.dumps(path)} is not a plain path below variants/{target}/")
     return Variant(
         target=target,
         format=keys["format"].text(64, _WORD),
-        path=path,
+        path=_variant_path(keys["path"], target),
         precision=keys["precision"].choice(_VARIANT_PRECISIONS),
         inputs=_tensors(keys["inputs"]),
         outputs=_tensors(keys["outputs"]),
+        simulated="simulated" in keys and keys["simulated"].boolean(),
+        parts=tuple(_part(item, target) for item in keys["parts"].items(2, _MAX_PARTS)) if "parts" in keys else (),
     )
+
+
+def _part(node: Node, target: str) -> Part:
+    keys = node.members(("on", "format", "path", "inputs", "outputs"), ("segment",))
+    return Part(
+        on=keys["on"].choice(_PLACES),
+        format=keys["format"].text(64, _WORD),
+        path=_variant_path(keys["path"], target),
+        inputs=_tensors(keys["inputs"]),
+        outputs=_tensors(keys["outputs"]),
+        segment=keys["segment"].integer(0, _MAX_PARTS) if "segment" in keys else 0,
+    )
+
+
+def _variant_path(node: Node, target: str) -> str:
+    path = node.text(255)
+    if not is_safe_name(path) or not path.startswith(f"variants/{target}/"):
+        node.fail(f"{json.dumps(path)} is not a plain path below variants/{target}/")
+    return path
 
 
 def _source(node: Node) -> dict[str, str]:
@@ -242,15 +265,16 @@ def _source(node: Node) -> dict[str, str]:
 
 
 def _hashes(node: Node, manifest: Manifest) -> dict[str, str]:
-    paths = (GRAPH_PATH, *(variant.path for variant in manifest.variants))
+    paths = (GRAPH_PATH, *(path for variant in manifest.variants for path in variant.paths))
     return {path: value.text(64, _SHA256) for path, value in node.members(paths).items()}
 
 
 def _plain(value: Any) -> Any:
-    """A data class as JSON values; what is None is left out."""
+    """A data class as JSON values; what is None, and what is optional and empty, is left out."""
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {key: _plain(part) for key, part in fields.items() if part is not None}
+        optional = _OPTIONAL if isinstance(value, Variant | Part) else ()
+        return {key: _plain(part) for key, part in fields.items() if part is not None and (part or key not in optional)}
     if isinstance(value, dict):
         return dict(sorted(value.items()))
     if isinstance(value, list | tuple):

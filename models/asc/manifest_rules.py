@@ -93,6 +93,29 @@ def _check_variant(manifest: Manifest, variant: Variant, keys: Mapping[str, Node
         for tensor, other, node in zip(found, wanted, keys[key].items(1, len(found)), strict=True):
             if _item(tensor) != _item(other):
                 node.fail(f"shape {list(tensor.shape)} holds something else than the graph's {list(other.shape)}")
+    if variant.parts:
+        _check_parts(variant, keys)
+
+
+def _check_parts(variant: Variant, keys: Mapping[str, Node]) -> None:
+    """Each part reads only what is there when it runs, in the shape in which it was made, and all outputs are made."""
+    known = {tensor.name: tensor for tensor in variant.inputs}
+    for part, node in zip(variant.parts, keys["parts"].items(2, len(variant.parts)), strict=True):
+        for tensor in part.inputs:
+            if tensor.name not in known:
+                node.fail(f"nothing before it makes its input {tensor.name}")
+            if _item(tensor) != _item(known[tensor.name]):
+                node.fail(f"its input {tensor.name} is {list(tensor.shape)}, made as {list(known[tensor.name].shape)}")
+        for tensor in part.outputs:
+            if tensor.name in known:
+                node.fail(f"its output {tensor.name} is there already")
+            known[tensor.name] = tensor
+    for tensor in variant.outputs:
+        if known.get(tensor.name) != tensor:
+            keys["parts"].fail(f"none makes the output {tensor.name} as the variant has it")
+    first = [part.path for part in variant.parts if part.on == "device"][:1]
+    if first != [variant.path]:
+        keys["path"].fail("is not that of the first part on the device")
 
 
 def _item(tensor: TensorInfo) -> tuple[int, ...]:

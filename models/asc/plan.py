@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyasc.errors import DeviceError
 from pyasc.hal.base import DeviceInfo, TensorInfo
-from pyasc.models.asc.manifest import GRAPH_PATH, Manifest
+from pyasc.models.asc.manifest import GRAPH_PATH, Manifest, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Form:
         precision: of the stored weights.
         inputs, outputs: in the manifest's order, with this form's own shape, dtype and layout.
         target: device family that it was compiled for; empty for the portable graph.
+        simulated: True when it was compiled for the simulator of that family.
+        parts: what runs one after the other, where that is more than the one entry.
     """
 
     format: str
@@ -30,6 +32,8 @@ class Form:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     target: str = ""
+    simulated: bool = False
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +51,46 @@ class Plan:
 
 def all_forms(manifest: Manifest) -> tuple[Form, ...]:
     """The variants in the manifest's order, then the portable graph."""
-    variants = (Form(v.format, v.path, v.precision, v.inputs, v.outputs, v.target) for v in manifest.variants)
+    variants = (
+        Form(v.format, v.path, v.precision, v.inputs, v.outputs, v.target, v.simulated, v.parts)
+        for v in manifest.variants
+    )
     graph = Form("onnx", GRAPH_PATH, manifest.precision, manifest.inputs, manifest.outputs)
     return (*variants, graph)
 
 
-def make_plan(manifest: Manifest, info: DeviceInfo, formats: tuple[str, ...]) -> Plan:
+def make_plan(manifest: Manifest, info: DeviceInfo, formats: tuple[str, ...], precision: object = None) -> Plan:
     """Weigh every form of a model for a device.
 
-    A variant compiled for the device's family comes before the portable graph; of several such variants, the one whose format comes
-    first in `formats`; of these the first in the manifest.
+    A variant compiled for the device's family comes before the portable graph; of several such variants, one of the precision that
+    is asked for; of these the one whose format comes first in `formats`; of these the first in the manifest.
 
     Args:
         manifest: of the model.
         info: of the device.
         formats: what the device loads, best first, as `Device.formats` says for the options that it is loaded with.
+        precision: the device's option of this name, where it is given; whether the form has it is for `Device.load` to check.
     """
     forms = all_forms(manifest)
     against = {form.path: _reason_against(form, info, formats) for form in forms}
     usable = [form for form in forms if against[form.path] is None]
-    chosen = min(usable, key=lambda form: (form.target == "", formats.index(form.format)), default=None)
+    chosen = min(
+        usable,
+        key=lambda form: (form.target == "", precision not in (None, form.precision), formats.index(form.format)),
+        default=None,
+    )
     preferred = f"{chosen.path} is preferred" if chosen else ""
     rejected = tuple((form.path, against[form.path] or preferred) for form in forms if form is not chosen)
     return Plan(chosen, rejected)
 
 
-def choose_form(manifest: Manifest, info: DeviceInfo, formats: tuple[str, ...]) -> Form:
+def choose_form(manifest: Manifest, info: DeviceInfo, formats: tuple[str, ...], precision: object = None) -> Form:
     """The form of a model that a device runs, by the rule of `make_plan`.
 
     Raises:
         DeviceError: it runs none of them; the text says why for each.
     """
-    plan = make_plan(manifest, info, formats)
+    plan = make_plan(manifest, info, formats, precision)
     if plan.form is None:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in plan.rejected)
         raise DeviceError(f"{info.name} cannot run {manifest.name} ({reasons})")
@@ -90,6 +102,8 @@ def _reason_against(form: Form, info: DeviceInfo, formats: tuple[str, ...]) -> s
         return "the device is listed only, this version runs nothing on it"
     if form.target and form.target != info.family:
         return f"compiled for {form.target}"
+    if form.target and form.simulated != info.simulated:
+        return f"compiled for the {'simulator of ' if form.simulated else ''}{form.target}, which this device is not"
     if form.format not in formats:
         return f"the device loads {' and '.join(formats) or 'nothing'}, not {form.format}"
     return None

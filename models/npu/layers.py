@@ -412,6 +412,13 @@ def _reshape(graph: Graph, node: Node) -> Layer:
     return _plain("flatten", node)
 
 
+def _pad(graph: Graph, node: Node) -> Layer:
+    # Exporters leave one without any border before some pools.
+    if graph.shape(node.inputs[0]) != graph.shape(node.outputs[0]):
+        raise _RefusedError("a border of its own, not that of a convolution or pool")
+    return _plain("act", node)
+
+
 def _slope(graph: Graph, node: Node) -> Layer:
     slopes = np.unique(_constant(graph, node, 1))
     if slopes.size != 1:
@@ -464,6 +471,7 @@ _RULES: dict[str, Callable[[Graph, Node], Layer]] = {
     "MaxPool": _pool,
     "Mul": _binary,
     "PRelu": _slope,
+    "Pad": _pad,
     "ReduceMean": _reduce_mean,
     "Relu": _act("relu"),
     "Reshape": _reshape,

@@ -63,6 +63,15 @@ class Wire:
             position += length
 
 
+def field(number: int, value: Value) -> bytes:
+    """A field as it stands in a message: what `Wire.fields` has read, written again."""
+    if isinstance(value, int):
+        return _varint_bytes(number << 3 | _VARINT) + _varint_bytes(value)
+    if isinstance(value, bytes):
+        return _varint_bytes(number << 3 | (_FIXED32 if len(value) == 4 else _FIXED64)) + value
+    return b"".join((_varint_bytes(number << 3 | _BYTES), _varint_bytes(len(value)), value))
+
+
 def message(value: Value) -> memoryview:
     """The bytes of a field that has a length; WireError for a number."""
     if not isinstance(value, memoryview):
@@ -93,6 +102,15 @@ def integers(value: Value, most: int) -> list[int]:
 def signed(value: int) -> int:
     """A varint of the type int64."""
     return value - (1 << 64) if value >> 63 else value
+
+
+def _varint_bytes(value: int) -> bytes:
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:

@@ -59,7 +59,7 @@ class OnnxruntimeSession(Session):
 
 def _model_error(name: str, error: Exception) -> ModelFormatError | UnsupportedOperatorError:
     text = f"{name}: ONNX Runtime: {' '.join(str(error).split())}"
-    if "NOT_IMPLEMENTED" in text or "is not a registered function/op" in text:
+    if any(part in text for part in ("NOT_IMPLEMENTED", "is not a registered function/op", "No Op registered for")):
         return UnsupportedOperatorError(text)
     return ModelFormatError(text)
 

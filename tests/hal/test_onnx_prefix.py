@@ -70,4 +70,4 @@ def test_an_engine_names_the_operator_that_it_refuses(
     assert "\n" not in str(caught.value)
     if refused == "PyascOne":
         assert isinstance(caught.value, UnsupportedOperatorError)
-    assert capfd.readouterr().err.count("parseModel") <= 1  # OpenCV's own word on the whole graph
+    assert capfd.readouterr().err.count("parseModel") <= 2  # what OpenCV says of the whole graph, 5.0 twice

@@ -36,7 +36,8 @@ class DeviceInfo:
         precisions: what it computes in, best first: `fp32`, `fp16`, `int16`, `int8`.
         memory_bytes: size of the memory that its buffers come from; None where the library does not tell.
         cores: cores or compute units; None where unknown.
-        peak_ops: operations a second by precision, from a data sheet or a calibration; empty where unknown.
+        peak_ops: operations a second by precision, a multiplication with its addition being two, from a data sheet or from
+            published measurements; empty where unknown. OpenCL does not tell it.
         link: how data gets there: `host` (shares the memory), `pcie`, `usb`, `axi`.
         link_bytes_s: bandwidth of the link; None for `host` or where unknown.
         power_w: rated power; None where unknown.

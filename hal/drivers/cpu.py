@@ -31,6 +31,7 @@ from pyasc.hal.drivers.cpu_batch import check_batch
 from pyasc.hal.drivers.cpu_options import CpuOptions, engine_fault
 from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session
 from pyasc.hal.host import HostBuffer, HostQueue
+from pyasc.hal.peak import peak_ops
 from pyasc.hal.processor import frequency_hz, processor, temperature_c, usable_cores
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def discover() -> Discovery:
         precisions=("fp32", "int8"),
         memory_bytes=psutil.virtual_memory().total,
         cores=usable_cores(),
+        peak_ops=peak_ops(),
     )
     return Discovery((info,))
 

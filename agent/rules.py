@@ -45,14 +45,15 @@ class Rule(NamedTuple):
 
     groups: tuple[tuple[Comparison, ...], ...]
 
-    def holds(self, facts: Mapping[str, float]) -> bool:
+    def holds(self, facts: Mapping[str, float], slack: float = 0.0) -> bool:
         """Whether the condition holds for a stream.
 
         Args:
             facts: the numbers that are known, by name; `resolution` is the number of lines (the short side), `width` and `height`
                 are in pixels, `fps` is the stream's nominal rate. A comparison with an unknown one does not hold.
+            slack: share of its number by which each comparison of order may be missed, 0..1.
         """
-        return any(all(_compare(comparison, facts) for comparison in group) for group in self.groups)
+        return any(all(_compare(comparison, facts, slack) for comparison in group) for group in self.groups)
 
 
 def parse_rule(text: str) -> Rule:
@@ -106,6 +107,7 @@ def _comparison(text: str, tokens: list[tuple[str, str]]) -> Comparison:
     return Comparison(fact, sign, float(number))
 
 
-def _compare(comparison: Comparison, facts: Mapping[str, float]) -> bool:
+def _compare(comparison: Comparison, facts: Mapping[str, float], slack: float) -> bool:
     known = facts.get(comparison.fact)
-    return known is not None and _OPERATORS[comparison.operator](known, comparison.number)
+    shift = {">": -slack, "<": slack}.get(comparison.operator[0], 0.0) * comparison.number
+    return known is not None and _OPERATORS[comparison.operator](known, comparison.number + shift)

@@ -24,6 +24,8 @@ static const struct {
     [NPU_SET_THROTTLE] = {"throttle", 100},
     [NPU_SET_CORRUPT] = {"corrupt", 0},
     [NPU_SET_COHERENT] = {"coherent", 0},
+    [NPU_SET_API] = {"api", 0},
+    [NPU_SET_CNDEV] = {"cndev", 2020},
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -21,6 +21,8 @@ struct task {
     uint32_t cores;
     double seconds;
     uint64_t number, arrival;
+    struct npu_queue *after; /* NULL, or a queue whose task `after_task` must have ended */
+    uint64_t after_task;
     struct task *next;
 };
 
@@ -194,11 +196,16 @@ void *npu_memory(struct npu_device *device, uint64_t address, uint64_t size) {
 
 /* Queues --------------------------------------------------------------------------------------------------------------------- */
 
+static int must_wait(const struct npu_queue *queue) {
+    const struct task *task = queue->head;
+    return task->after && !queue->closing && task->after->done < task->after_task;
+}
+
 /* The next task: the oldest that its queue lets begin. One that waits for cores is not overtaken by others that want cores. */
 static struct npu_queue *next_queue(struct npu_device *device) {
     struct npu_queue *best = NULL, *light = NULL;
     for (struct npu_queue *queue = device->queues; queue; queue = queue->next) {
-        if (queue->running || !queue->head) continue;
+        if (queue->running || !queue->head || must_wait(queue)) continue;
         struct npu_queue **kind = queue->head->cores ? &best : &light;
         if (!*kind || queue->head->arrival < (*kind)->head->arrival) *kind = queue;
     }
@@ -257,6 +264,7 @@ static void *serve(void *argument) {
         struct task *task = queue->head;
         queue->head = task->next;
         if (!queue->head) queue->tail = &queue->head;
+        if (task->after && task->after->time > queue->time) queue->time = task->after->time;
         queue->running = 1;
         device->free_cores -= task->cores;
         pthread_mutex_unlock(&device->lock);
@@ -305,22 +313,20 @@ void npu_queue_destroy(struct npu_queue *queue) {
     struct npu_device *device = queue->device;
     pthread_mutex_lock(&device->lock);
     queue->closing = 1;
+    pthread_cond_broadcast(&device->changed);
     while (queue->running || queue->head) pthread_cond_wait(&device->changed, &device->lock);
     struct npu_queue **link = &device->queues;
     while (*link != queue) link = &(*link)->next;
     *link = queue->next;
+    for (struct npu_queue *other = device->queues; other; other = other->next)
+        for (struct task *task = other->head; task; task = task->next)
+            if (task->after == queue) task->after = NULL; /* all that was in it has ended */
     pthread_mutex_unlock(&device->lock);
     free(queue);
 }
 
-uint64_t npu_enqueue(struct npu_queue *queue, npu_work_function work, void *context, uint32_t cores, double seconds) {
+static uint64_t append(struct npu_queue *queue, struct task *task) {
     struct npu_device *device = queue->device;
-    struct task *task = calloc(1, sizeof *task);
-    if (!task) return 0;
-    task->work = work;
-    task->context = context;
-    task->cores = cores < device->facts->cores ? cores : device->facts->cores;
-    task->seconds = seconds;
     pthread_mutex_lock(&device->lock);
     uint64_t number = task->number = ++queue->last;
     task->arrival = ++device->arrivals;
@@ -329,6 +335,27 @@ uint64_t npu_enqueue(struct npu_queue *queue, npu_work_function work, void *cont
     pthread_cond_broadcast(&device->changed);
     pthread_mutex_unlock(&device->lock);
     return number;
+}
+
+uint64_t npu_enqueue(struct npu_queue *queue, npu_work_function work, void *context, uint32_t cores, double seconds) {
+    struct task *task = calloc(1, sizeof *task);
+    if (!task) return 0;
+    uint32_t most = queue->device->facts->cores;
+    task->work = work;
+    task->context = context;
+    task->cores = cores < most ? cores : most;
+    task->seconds = seconds;
+    return append(queue, task);
+}
+
+uint64_t npu_enqueue_after(struct npu_queue *queue, struct npu_queue *other, uint64_t number) {
+    struct task *task = calloc(1, sizeof *task);
+    if (!task) return 0;
+    if (other != queue) {
+        task->after = other;
+        task->after_task = number;
+    }
+    return append(queue, task);
 }
 
 int npu_queue_wait(struct npu_queue *queue, uint64_t task, double seconds) {

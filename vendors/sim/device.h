@@ -46,6 +46,8 @@ enum npu_setting {
     NPU_SET_THROTTLE,      /* speed of the chip in percent, 100 as a rule */
     NPU_SET_CORRUPT,       /* so many results are wrong, -1 every one */
     NPU_SET_COHERENT,      /* 1: no cache between CPU and device, a forgotten flush does not show */
+    NPU_SET_API,           /* version that the vendor's library says it has, which decides its status codes: 40400; 0: the usual one */
+    NPU_SET_CNDEV,         /* year of the telemetry library, whose structures grew: 2020, 2021, 2022 */
     NPU_SET_COUNT
 };
 int64_t npu_setting(struct npu_device *device, enum npu_setting setting);
@@ -82,6 +84,8 @@ void npu_queue_destroy(struct npu_queue *queue);
 /* The number of the task, counted from 1; 0 when memory is short. It needs so many cores at once (0: none, as for a copy), and its
  * modelled time is that of `seconds`. `work` may be NULL. */
 uint64_t npu_enqueue(struct npu_queue *queue, npu_work_function work, void *context, uint32_t cores, double seconds);
+/* A task without work that begins when a task of another queue has ended; 0 when memory is short. */
+uint64_t npu_enqueue_after(struct npu_queue *queue, struct npu_queue *other, uint64_t task);
 /* 1 when the task and all before it have ended, else 0 after `seconds` (0: at once, below 0: no end). */
 int npu_queue_wait(struct npu_queue *queue, uint64_t task, double seconds);
 /* The last task's number. */

@@ -77,6 +77,9 @@ class Model(Resource):
         self.task = self.manifest.task
         self._archive = archive
         self._turn = threading.Lock()
+        # Kept open while the model is elsewhere, by the name of the device; the session of now may be among them.
+        self._ready: dict[str, Session] = {}
+        self._closed = False
         self._session = self._open(device, options)
 
     @abc.abstractmethod
@@ -127,9 +130,53 @@ class Model(Resource):
                 name = resolve_device(self._archive, device, options)
                 if (name, options) == (now.device.name, now.options) and not now.lost:
                     return
-                self._session = self._open(name, options)
-            now.close()
+                self._session = self._ready_on(name, options) or self._open(name, options)
+            if self._ready.get(now.device.name) is not now or now.lost:
+                self._drop(now)
         _log.info("%s: now on %s", self.name, name)
+
+    def prepare_device(self, device: str, **options: Any) -> None:
+        """Load the model on another device too, and keep it there, so that `config_device` to it takes no time.
+
+        Nothing happens where it is ready already, unless that device was lost: then it is opened anew. Each device has one set of
+        options; others replace them.
+
+        Args:
+            device: a name or an alias, as for `load_model`.
+            options: the device's own, as `config_device` will be given.
+        Raises:
+            DeviceError, ConfigError: as for `load_model`; a device that was ready with these options then is so no more.
+            ValueError: the model is closed.
+        """
+        name = resolve_device(self._archive, device, options)
+        with self._turn, self._call() as now:
+            if self._ready_on(name, options) is not None:
+                return
+            if (name, options) == (now.device.name, now.options) and not now.lost:
+                self._keep(now)
+                return
+        # Not in the turn: a device that does not answer must not keep the model from leaving another one.
+        session = self._open(name, options)
+        with self._turn:
+            if self._closed or self._ready_on(name, options) is not None:
+                session.close()
+            else:
+                self._keep(session)
+
+    def _keep(self, session: Session) -> None:
+        old = self._ready.get(session.device.name)
+        self._ready[session.device.name] = session
+        if old is not None and old is not self._session:
+            old.close()
+
+    def _ready_on(self, name: str, options: Mapping[str, Any]) -> Session | None:
+        session = self._ready.get(name)
+        return session if session is not None and session.options == options and not session.lost else None
+
+    def _drop(self, session: Session) -> None:
+        if self._ready.get(session.device.name) is session:
+            del self._ready[session.device.name]
+        session.close()
 
     def preprocess(self, image: Picture) -> tuple[NDArray[Any], Geometry]:
         """The network's input for a picture, and the way back to its pixels.
@@ -149,7 +196,10 @@ class Model(Resource):
     def close(self) -> None:
         """Give device and file back, the device when calls under way have ended; a second call does nothing."""
         with self._turn:
-            self._session.close()
+            for session in (self._session, *self._ready.values()):
+                session.close()
+            self._ready.clear()
+            self._closed = True
             self._archive.close()
 
     @abc.abstractmethod

@@ -124,9 +124,16 @@ class YOLOv5(Detector, name="yolov5"):
         Raises:
             DeviceError, ConfigError: no such device, it cannot run the model, or not with these options.
         """
-        home = device in (self._home, self.config.device)
         with self._turn:
-            self._place(device, {**self._options, **options} if home else options, self._callers)
+            self._place(device, self._options_on(device, options), self._callers)
+
+    def prepare_device(self, device: str, **options: Any) -> None:
+        """Load the model on another device as well, so that `config_device` to it takes no time; see `Model.prepare_device`."""
+        self._model.prepare_device(device, **self._options_on(device, options))
+
+    def _options_on(self, device: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        home = device in (self._home, self.config.device)
+        return {**self._options, **options} if home else dict(options)
 
     def share(self, callers: int, live: bool = False) -> int:
         """Load as many copies of the model as `callers`, `parallel` and the threads allow, or give them up again."""

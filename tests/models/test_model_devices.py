@@ -22,7 +22,7 @@ from pyasc.errors import DeviceBusyError, DeviceLostError
 from pyasc.hal.base import Device, Discovery, Executable
 from pyasc.hal.drivers import cpu
 
-opened, closed, state = [], [], {"busy": False}
+opened, closed, loaded, state = [], [], [], {"busy": False}
 
 
 def discover():
@@ -48,6 +48,7 @@ class Toy(Device):
     formats = allocate = queue = telemetry = None
 
     def load(self, program, **options):
+        loaded.append(program.name)
         return ToyExecutable(self, self.inner.load(program, **options))
 
     def close(self):
@@ -149,3 +150,44 @@ def test_a_lost_device_is_opened_anew(toy: ModuleType, spots_asc: Path, red: np.
         assert len(second(red)) == 1
         assert len(toy.opened) == 2
     assert len(toy.closed) == 2
+
+
+def test_a_prepared_device_is_moved_to_without_loading(spots_asc: Path, toy: ModuleType, red: np.ndarray) -> None:
+    with pyasc.load_model(spots_asc, device="cpu") as model:
+        model.prepare_device("toy0", threads=1)
+        prepared = len(toy.loaded)
+        model.prepare_device("toy0", threads=1)
+        model.config_device("toy0", threads=1)
+        assert (model.device, len(toy.loaded)) == ("toy0", prepared)
+        assert len(model(red)) > 0
+        model.config_device("cpu")
+        model.config_device("toy0", threads=1)
+        assert (model.device, len(toy.loaded)) == ("toy0", prepared)
+        model.config_device("toy0", threads=2)
+        assert len(toy.loaded) == prepared + 1
+    assert len(toy.opened) == len(toy.closed)
+
+
+def test_a_prepared_device_that_was_lost_is_opened_anew(spots_asc: Path, toy: ModuleType, red: np.ndarray) -> None:
+    with pyasc.load_model(spots_asc, device="cpu") as model:
+        model.prepare_device("cpu")
+        model.prepare_device("toy0")
+        model.config_device("toy0")
+        toy.opened[-1].lost = True
+        with pytest.raises(DeviceLostError):
+            model(red)
+        model.config_device("cpu")
+        assert len(model(red)) > 0
+        model.prepare_device("toy0")
+        model.config_device("toy0")
+        assert len(model(red)) > 0
+        assert len(toy.opened) == 2
+    assert len(toy.opened) == len(toy.closed)
+
+
+def test_a_closed_model_prepares_nothing(spots_asc: Path, toy: ModuleType) -> None:
+    model = pyasc.load_model(spots_asc, device="cpu")
+    model.close()
+    with pytest.raises(ValueError, match="closed"):
+        model.prepare_device("toy0")
+    assert len(toy.opened) == len(toy.closed)

@@ -107,7 +107,8 @@ class Control:
     def run(self) -> None:
         """Go round until a signal ends it; the state is told to the broker and the engine is ended."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: self._stop())
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # it is under nohup
+                signal.signal(number, lambda *_: self._stop())
         _log.info("agent %s of box %s, state in %s", __version__, self._settings.box, self._settings.state_dir)
         watchdog = Watchdog()
         try:

@@ -25,6 +25,7 @@ from pyasc.cli.demo_broker import EmbeddedBroker
 from pyasc.cli.demo_operator import Message, Operator
 from pyasc.cli.demo_report import write_annotated
 from pyasc.cli.demo_view import DemoView
+from pyasc.cli.run_signals import unwinding
 from pyasc.errors import PyascError, TransportError
 
 BOX = "demo"
@@ -62,7 +63,7 @@ def command(
     output.mkdir(parents=True, exist_ok=True)
     frames = _count_frames(source / CLIP)
     limit = min(SHORT_FRAMES, frames) if short else frames
-    with contextlib.ExitStack() as stack:
+    with unwinding(), contextlib.ExitStack() as stack:
         url = broker or stack.enter_context(EmbeddedBroker()).url
         operator = stack.enter_context(Operator(url, BOX))
         models = _convert_models(source, output / "models", precision, console)

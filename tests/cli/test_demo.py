@@ -80,7 +80,10 @@ def test_the_demo_leaves_no_process(short_demo: tuple[Path, dict[str, object]]) 
     assert _processes_of(output) == []
 
 
-def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["int", "term", "hup"]
+)
+def test_a_signal_in_a_terminal_ends_everything(tmp_path: Path, number: signal.Signals, code: int) -> None:
     controller, terminal = pty.openpty()
     shown = bytearray()
     told = threading.Event()
@@ -110,8 +113,8 @@ def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
     try:
         assert told.wait(TIMEOUT_S), shown.decode(errors="replace")
         assert process.poll() is None, shown.decode(errors="replace")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        process.send_signal(number)
+        assert process.wait(60) == code
     finally:
         process.kill()
         process.wait()

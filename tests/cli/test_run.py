@@ -105,7 +105,8 @@ def test_the_annotated_video(run, on_clip, tmp_path):
     assert images[69].max() < 60
 
 
-def test_an_interrupted_run_leaves_a_complete_video_and_code_130(run, on_clip, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)], ids=["int", "hup"])
+def test_an_interrupted_run_leaves_a_complete_video_and_its_code(run, on_clip, tmp_path, number, code):
     process = subprocess.Popen(
         run.command(*on_clip, "--output", "out.mp4", "--json", "--realtime"),
         env=run.env,
@@ -118,9 +119,9 @@ def test_an_interrupted_run_leaves_a_complete_video_and_code_130(run, on_clip, t
     for _ in range(5):
         process.stdout.readline()
     assert not (tmp_path / "out.mp4").exists()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     rest, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Traceback" not in errors
     assert "frames/s" in errors
     assert lines(rest)[-1]["reason"] == "stopped"

@@ -24,6 +24,7 @@ from pyasc.models.asc.manifest import ClassificationHead, EmbeddingHead, Manifes
 from pyasc.models.image import Image, crop, load_image
 from pyasc.models.postprocess import Boxes, Thresholds, Yolov5Decoder, embeddings, probabilities
 from pyasc.models.preprocess import Geometry
+from pyasc.models.selftest import LOW_SCORE, faults, read_selftest
 from pyasc.models.session import Session, resolve_device
 from pyasc.types import Detections, Resource
 
@@ -207,7 +208,32 @@ class Model(Resource):
         """What reads the outputs of a loaded form."""
 
     def _open(self, device: str | None, options: Mapping[str, Any]) -> Session:
-        return Session(self._archive, resolve_device(self._archive, device, options), options, self._make_reader)
+        session = Session(self._archive, resolve_device(self._archive, device, options), options, self._make_reader)
+        try:
+            if session.form.selftest:
+                self._check(session)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _check(self, session: Session) -> None:
+        """Run the self-test of the form; DeviceError when the device's answers are not those of the CPU."""
+        test = read_selftest(self._archive.entry(session.form.selftest), self.manifest)
+        tensors = session.executable.outputs
+
+        def compare(outputs: list[NDArray[Any]]) -> list[str]:
+            return faults(test, self.manifest, tensors, outputs, self._boxes(session, outputs))
+
+        with session.input() as buffer:
+            buffer.prepare([test.picture])
+            found = session.run(buffer.write, compare)
+        if found:
+            raise DeviceError(f"{session.device.name} computes {self.name} wrong: {'; '.join(found)}; it is not used")
+
+    def _boxes(self, session: Session, outputs: list[NDArray[Any]]) -> list[tuple[int, float]]:
+        """(class, score) of what a detector finds, for its self-test; empty for other models."""
+        return []
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[Session]:
@@ -301,6 +327,10 @@ class DetectionModel(Model):
             classes=None if classes is None else class_numbers(classes, self.manifest.labels),
             multi_label=multi_label,
         )
+
+    def _boxes(self, session: Session, outputs: list[NDArray[Any]]) -> list[tuple[int, float]]:
+        found = session.reader(outputs, self.thresholds(LOW_SCORE), 0)
+        return list(zip(found.class_id.tolist(), found.score.tolist(), strict=True))
 
     def _make_reader(self, outputs: tuple[TensorInfo, ...]) -> Yolov5Decoder:
         return Yolov5Decoder(self._head, outputs, len(self.manifest.labels))

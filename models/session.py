@@ -81,6 +81,7 @@ class Session(Resource):
 
     Attributes:
         device: what is known of the device.
+        form: of the model, that runs there.
         options: as given.
         executable: the loaded form.
         preprocessor: for its input.
@@ -100,7 +101,9 @@ class Session(Resource):
         with contextlib.ExitStack() as undo:
             self._shared = undo.enter_context(SharedDevice(device))
             self.device: DeviceInfo = self._shared.device.info
-            self.executable = undo.enter_context(_load(archive, self._shared.device, options))
+            formats = self._shared.device.formats(**options)
+            self.form = choose_form(archive.manifest, self.device, formats, options.get("precision"))
+            self.executable = undo.enter_context(_load(archive, self._shared.device, self.form, options))
             if len(self.executable.inputs) != 1:
                 raise ModelFormatError(f"{archive.path}: {len(self.executable.inputs)} inputs; a picture fills one")
             self.preprocessor = Preprocessor(archive.manifest.preprocess, self.executable.inputs[0])
@@ -193,8 +196,7 @@ def resolve_device(archive: Archive, name: str | None, options: Mapping[str, Any
     raise DeviceError(f"no device of this box can run {archive.manifest.name} ({'; '.join(reasons)})")
 
 
-def _load(archive: Archive, device: Device, options: Mapping[str, Any]) -> Executable:
-    form = choose_form(archive.manifest, device.info, device.formats(**options), options.get("precision"))
+def _load(archive: Archive, device: Device, form: Form, options: Mapping[str, Any]) -> Executable:
     if form.parts:
         return _load_parts(archive, device, form, options)
     program = Program(

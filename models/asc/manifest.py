@@ -117,6 +117,7 @@ class Variant:
         inputs, outputs: in the order and under the names of the manifest's, with the variant's own shape, dtype and layout.
         simulated: True when it was compiled for the simulator of the device, and runs nowhere else.
         parts: what runs one after the other, where that is more than the one file; else empty.
+        selftest: entry with a picture and the CPU's answers, as `pyasc.models.selftest` says; empty without one.
     """
 
     target: str
@@ -127,11 +128,12 @@ class Variant:
     outputs: tuple[TensorInfo, ...]
     simulated: bool = False
     parts: tuple[Part, ...] = ()
+    selftest: str = ""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Its entries of the archive, each once."""
-        return tuple(dict.fromkeys((self.path, *(part.path for part in self.parts))))
+        return tuple(dict.fromkeys((self.path, *(part.path for part in self.parts), *filter(None, [self.selftest]))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ MAX_ELEMENTS = 1 << 28
 _MAX_SIDE = 65_536
 _MAX_TENSORS = 64
 _MAX_PARTS = 64
-_OPTIONAL = ("simulated", "parts", "segment")
+_OPTIONAL = ("simulated", "parts", "segment", "selftest")
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -225,7 +225,9 @@ def _variants(node: Node) -> tuple[Variant, ...]:
 
 
 def _variant(node: Node) -> Variant:
-    keys = node.members(("target", "format", "path", "precision", "inputs", "outputs"), ("simulated", "parts"))
+    keys = node.members(
+        ("target", "format", "path", "precision", "inputs", "outputs"), ("simulated", "parts", "selftest")
+    )
     target = keys["target"].text(64, _WORD)
     return Variant(
         target=target,
@@ -236,6 +238,7 @@ def _variant(node: Node) -> Variant:
         outputs=_tensors(keys["outputs"]),
         simulated="simulated" in keys and keys["simulated"].boolean(),
         parts=tuple(_part(item, target) for item in keys["parts"].items(2, _MAX_PARTS)) if "parts" in keys else (),
+        selftest=_variant_path(keys["selftest"], target) if "selftest" in keys else "",
     )
 
 

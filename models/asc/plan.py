@@ -24,6 +24,7 @@ class Form:
         target: device family that it was compiled for; empty for the portable graph.
         simulated: True when it was compiled for the simulator of that family.
         parts: what runs one after the other, where that is more than the one entry.
+        selftest: entry that tells whether a device computes it right; empty without one.
     """
 
     format: str
@@ -34,6 +35,7 @@ class Form:
     target: str = ""
     simulated: bool = False
     parts: tuple[Part, ...] = ()
+    selftest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Plan:
 def all_forms(manifest: Manifest) -> tuple[Form, ...]:
     """The variants in the manifest's order, then the portable graph."""
     variants = (
-        Form(v.format, v.path, v.precision, v.inputs, v.outputs, v.target, v.simulated, v.parts)
+        Form(v.format, v.path, v.precision, v.inputs, v.outputs, v.target, v.simulated, v.parts, v.selftest)
         for v in manifest.variants
     )
     graph = Form("onnx", GRAPH_PATH, manifest.precision, manifest.inputs, manifest.outputs)

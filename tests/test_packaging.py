@@ -89,3 +89,16 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_with_debug_a_traceback(opt
     assert ("Traceback" in result.stderr) == shown
     if not shown:
         assert result.stderr == "pyasc: KeyError: 'nothing' (see pyasc --debug)\n"
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "pyasc", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (1, "pyasc: No space left on device\n")

@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
     text = " ".join(str(error).split())
     return text if isinstance(error, PyascError | OSError) else f"{type(error).__name__}: {text} (see pyasc --debug)"

@@ -44,7 +44,7 @@ def run(settings_file: Path, log_level: str | None) -> None:
     run_agent(replace(settings, log_level=log_level) if log_level else settings)
 
 
-@command.command()
+@command.command(short_help="Name every fault of a configuration.")
 @click.argument("file", type=_FILE)
 @click.option(
     "--model-dir",
@@ -71,7 +71,7 @@ def check(context: click.Context, file: Path, model_dir: Path | None, as_json: b
     context.exit(1 if faults else 0)
 
 
-@command.command()
+@command.command(short_help="Say what the running agent does.")
 @_SETTINGS
 @_JSON
 @click.pass_context
@@ -89,7 +89,7 @@ def status(context: click.Context, settings_file: Path, as_json: bool) -> None:
     context.exit(0 if content["running"] else 1)
 
 
-@command.command()
+@command.command(short_help="Print the JSON Schema of a configuration.")
 @click.option("--agent", "own", is_flag=True, help="Of the agent's own file instead of the configuration.")
 def schema(own: bool) -> None:
     """Print the JSON Schema of the configuration document."""

@@ -51,7 +51,13 @@ STOP_TIMEOUT_S = 15.0
 )
 @click.option("--broker", metavar="URL", help="Use this broker, mqtt://host:port, instead of an embedded one.")
 @click.option("--device", default="auto", show_default=True, help="Device of the pipeline.")
-@click.option("--precision", type=click.Choice(["fp32", "fp16"]), default="fp16", show_default=True)
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "fp16"]),
+    default="fp16",
+    show_default=True,
+    help="Of the converted models' weights.",
+)
 @click.option("--short", is_flag=True, help=f"Only the first {SHORT_FRAMES} frames.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(
@@ -261,7 +267,8 @@ def _watch(
             operator.configure(document)
             configured = True
         elif message.topic == "config" and configured and message.payload["state"] != "applied":
-            raise PyascError(f"the agent refuses the configuration: {message.payload.get('errors')}")
+            faults = "; ".join(f"{fault['path']}: {fault['message']}" for fault in message.payload["errors"])
+            raise PyascError(f"the agent does not take the configuration: {faults}")
         elif message.topic == f"pipelines/{PIPELINE}/status" and message.payload["state"] == "failed":
             raise PyascError(f"the pipeline failed: {message.payload.get('reason')}")
         elif configured and (len(record.tracks) >= limit or _has_stopped(message)):

@@ -149,3 +149,18 @@ def test_a_broker_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     )
     assert result.returncode == 1
     assert result.stderr.strip().startswith("pyasc: no broker at 127.0.0.1:9")
+
+
+def test_a_device_that_is_not_there_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
+    result = subprocess.run(
+        _demo(tmp_path, "--short", "--device", "gpu7"),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "PYASC_TEST_DEMO": str(tmp_path)},
+    )
+    assert result.returncode == 1
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("pyasc: ")]
+    assert "pipelines.gate.detector.device: no device 'gpu7'" in line
+    assert _processes_of(tmp_path) == []

@@ -237,5 +237,6 @@ def test_a_full_disk_leaves_the_old_file(small_asc: Path, detector: Manifest) ->
 def test_absence_and_permission_are_the_systems_own_errors(tmp_path: Path, detector: Manifest) -> None:
     with pytest.raises(FileNotFoundError):
         open_archive(tmp_path / "absent.asc")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as caught:
         write_archive(tmp_path / "absent" / "m.asc", detector, b"x", {VARIANT: b"x"})
+    assert caught.value.filename == str(tmp_path / "absent" / "m.asc"), "not that of a temporary file"

@@ -29,7 +29,7 @@ from pyasc.hal.base import Device, DeviceInfo, Discovery, Executable, Program, T
 from pyasc.hal.drivers import cpu_litert, cpu_onnxruntime, cpu_opencv
 from pyasc.hal.drivers.cpu_batch import check_batch
 from pyasc.hal.drivers.cpu_options import CpuOptions, engine_fault
-from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session
+from pyasc.hal.drivers.cpu_session import Engine, EngineFailedError, EngineUnusableError, Session
 from pyasc.hal.host import HostBuffer, HostQueue
 from pyasc.hal.peak import peak_ops
 from pyasc.hal.processor import frequency_hz, processor, temperature_c, usable_cores
@@ -231,8 +231,8 @@ class CpuExecutable(Executable):
             if self._session is None:
                 raise ValueError(f"the executable of {self._name} on cpu is closed")
             return work(self._session)
-        except RuntimeError as error:
-            raise DeviceError(f"cpu: {self.engine} failed on {self._name}: {' '.join(str(error).split())}") from error
+        except EngineFailedError as error:
+            raise DeviceError(f"cpu: {self.engine} failed on {self._name}: {error}") from error
         finally:
             self._turn.release()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyasc.errors import ConfigError, ModelFormatError, UnsupportedOperatorError
 from pyasc.hal.base import Program
 from pyasc.hal.drivers.cpu_options import CpuOptions
-from pyasc.hal.drivers.cpu_session import Engine, Session
+from pyasc.hal.drivers.cpu_session import Engine, EngineFailedError, Session
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,11 +28,11 @@ def check_batch(engine: Engine, session: Session, program: Program, options: Cpu
     arrays = _samples(session)
     try:
         outputs = session.run(arrays)
-    except (RuntimeError, ValueError) as error:
-        text = " ".join(str(error).split())
+    except (EngineFailedError, ValueError) as error:
+        text = f"{program.name}: {engine.name} cannot run it: {error}"
         if enlarged:
-            raise ConfigError([("batch", f"{program.name}: {engine.name} cannot run it: {text}")]) from error
-        raise UnsupportedOperatorError(f"{program.name}: {engine.name} cannot run it: {text}") from error
+            raise ConfigError([("batch", text)]) from error
+        raise UnsupportedOperatorError(text) from error
     for tensor, output in zip(session.outputs, outputs, strict=True):
         if output.shape != tensor.shape or output.dtype.name != tensor.dtype:
             found, wanted = f"{output.dtype} {output.shape}", f"{tensor.dtype} {tensor.shape}"

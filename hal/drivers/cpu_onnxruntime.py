@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ModelFormatError, UnsupportedOperatorError
 from pyasc.hal.base import Program
-from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session, onnx_contents, with_batch
+from pyasc.hal.drivers.cpu_session import (
+    Engine,
+    EngineFailedError,
+    EngineUnusableError,
+    Session,
+    onnx_contents,
+    with_batch,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,12 +51,12 @@ class OnnxruntimeSession(Session):
         self._output_names = [tensor.name for tensor in self.outputs]
 
     def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Compute on the caller's arrays with the GIL released; RuntimeError when ONNX Runtime refuses."""
+        """Compute on the caller's arrays with the GIL released."""
         feeds = {tensor.name: array for tensor, array in zip(self.inputs, arrays, strict=True)}
         try:
             outputs: list[NDArray[Any]] = self._session.run(self._output_names, feeds)
         except Exception as error:
-            raise RuntimeError(" ".join(str(error).split())) from error
+            raise EngineFailedError(error) from error
         return outputs
 
     def close(self) -> None:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyasc.errors import ModelFormatError, UnsupportedOperatorError
 from pyasc.hal.base import Program
-from pyasc.hal.drivers.cpu_session import Engine, EngineUnusableError, Session, onnx_contents, with_batch
+from pyasc.hal.drivers.cpu_session import (
+    Engine,
+    EngineFailedError,
+    EngineUnusableError,
+    Session,
+    onnx_contents,
+    with_batch,
+)
 from pyasc.hal.onnx_prefix import first_refused
 
 if TYPE_CHECKING:
@@ -51,7 +58,7 @@ class OpencvSession(Session):
         self._output_names = [tensor.name for tensor in self.outputs]
 
     def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Compute with the GIL released; RuntimeError when OpenCV refuses."""
+        """Compute with the GIL released."""
         cv2 = self._cv2
         with _THREADS:
             before = cv2.getNumThreads()
@@ -62,7 +69,7 @@ class OpencvSession(Session):
                     self._net.setInput(array, tensor.name)
                 outputs = self._net.forward(self._output_names)
             except cv2.error as error:
-                raise RuntimeError(_one_line(error)) from error
+                raise EngineFailedError(error) from error
             finally:
                 if before != self._threads:
                     cv2.setNumThreads(before)

@@ -45,6 +45,13 @@ class EngineUnusableError(Exception):
     """An engine cannot be used here; the text is the reason with the remedy."""
 
 
+class EngineFailedError(Exception):
+    """An engine refuses to compute, or fails at it; the text is its own, in one line."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(" ".join(str(error).split()))
+
+
 class Session(abc.ABC):
     """A program in an engine. Not thread-safe: the executable calls it under a lock."""
 
@@ -54,7 +61,12 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run once on checked arrays; the outputs are the caller's own. Raises RuntimeError or ValueError when the engine fails."""
+        """Run once on checked arrays; the outputs are the caller's own.
+
+        Raises:
+            EngineFailedError: from the engine.
+            ValueError: it gave as many values as fit no output.
+        """
 
     def run_in_place(self, write: Callable[[list[NDArray[Any]]], None], read: Callable[[list[NDArray[Any]]], T]) -> T:
         """Run once on what `write` puts into the inputs, and return what `read` makes of the outputs; neither keeps an array."""

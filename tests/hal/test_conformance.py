@@ -343,11 +343,29 @@ def test_inputs_and_outputs_in_place(load: Callable[..., Executable]) -> None:
 
     for _ in range(3):
         assert executable.run_in_place(lambda inputs: write(inputs, 1, 2), read) == ((1, 192), 3.0 * 192, 3.0)
-    with pytest.raises(ZeroDivisionError):
-        executable.run_in_place(lambda inputs: write(inputs, 1, 2), lambda outputs: 1 // len(outputs[2:]))
-    with pytest.raises(ZeroDivisionError):
-        executable.run_in_place(lambda inputs: write(inputs, 1, 1 // len(inputs[2:])), read)
-    assert executable.run_in_place(lambda inputs: write(inputs, 1, 1), read)[1] == 2.0 * 192
+
+
+@pytest.mark.parametrize("mistake", [RuntimeError, KeyboardInterrupt])
+def test_what_the_caller_raises_in_place_reaches_it_and_may_be_kept(
+    load: Callable[..., Executable], mistake: type[BaseException]
+) -> None:
+    executable = load("relu")
+
+    def fail(arrays: list[Any]) -> None:
+        first = arrays[0]
+        try:
+            first.reshape(7)
+        except ValueError as error:
+            raise mistake("mine") from error
+
+    kept = []
+    for write, read in ((fail, len), (lambda inputs: None, fail)):
+        with pytest.raises(mistake, match="mine") as caught:
+            executable.run_in_place(write, read)
+        kept.append(caught.value)
+        assert executable.run([_row(-1, 2, 3, 4)])[0].tolist() == [[0, 2, 3, 4]]
+        assert executable.run_in_place(lambda inputs: None, lambda outputs: outputs[0].shape) == (1, 4)
+    assert all(error.__traceback__ for error in kept)
 
 
 def test_nan_and_infinity_pass_through(load: Callable[..., Executable]) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any, Protocol, cast, overload
+from typing import Any, Protocol, cast, get_args, overload
 
-from pyasc.errors import DeviceError, DeviceNotFoundError
+from pyasc.errors import DeviceError, DeviceNotFoundError, PyascError
 from pyasc.hal.base import Device, DeviceInfo, Discovery, Kind, best_device, preference
 
 _log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def open_device(name: str = "auto") -> Device:
         DeviceError: it is there and cannot be opened.
     """
     driver, found = _find(name)
-    return driver.load().open_device(found.name)
+    return driver.open(found.name)
 
 
 def find_device(name: str = "auto") -> DeviceInfo:
@@ -181,8 +181,7 @@ class _Found:
         """What it finds; a driver that fails counts as one without devices, and says why."""
         try:
             found = self.load().discover()
-            if not isinstance(found, Discovery):
-                raise TypeError(f"discover() returned {type(found).__name__} instead of Discovery")
+            _check(found)
         except Exception as error:  # noqa: BLE001 - whatever somebody's driver raises must not hide the other devices
             reason = (
                 f"driver {self.name} failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -190,6 +189,29 @@ class _Found:
             _log_once(reason, error)
             return Discovery(absent={self.name: reason})
         return found
+
+    def open(self, name: str) -> Device:
+        """Open one of its devices; whatever somebody's driver raises or returns is a DeviceError."""
+        try:
+            device = self.load().open_device(name)
+        except PyascError:
+            raise
+        except Exception as error:
+            raise DeviceError(f"{name}: driver {self.name} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(device, Device):
+            raise DeviceError(f"{name}: driver {self.name} opened {type(device).__name__} instead of a Device")
+        return device
+
+
+def _check(found: Any) -> None:
+    """Raise TypeError unless a driver has returned what `Driver.discover` promises."""
+    if not isinstance(found, Discovery):
+        raise TypeError(f"discover() returned {type(found).__name__} instead of Discovery")
+    for info in found.devices:
+        if not isinstance(info, DeviceInfo):
+            raise TypeError(f"discover() named {type(info).__name__} instead of DeviceInfo")
+        if info.kind not in get_args(Kind):
+            raise TypeError(f"discover() named {info.name} of the kind {info.kind!r}, which is none of cpu, gpu, npu")
 
 
 def _drivers() -> Iterator[_Found]:

@@ -167,6 +167,8 @@ def open_device(name):
         ("import a_module_that_is_not_there", "ModuleNotFoundError"),
         ("def discover(): return 1 / 0\ndef open_device(name): pass", "ZeroDivisionError"),
         ("def discover(): return ['cpu']\ndef open_device(name): pass", "returned list instead of Discovery"),
+        ("def discover(): return Discovery(('npu0',))\ndef open_device(name): pass", "named str instead of DeviceInfo"),
+        ("def discover(): return Discovery((info('x', 'tpu'),))\ndef open_device(name): pass", "of the kind 'tpu'"),
         ("def discover(): return Discovery()", "has no open_device"),
         ("def discover(", "SyntaxError"),
     ],
@@ -198,6 +200,17 @@ def test_a_second_device_of_a_name_is_left_out(install_driver: InstallDriver, ca
     assert "impostor" in caplog.text
     with open_device("cpu") as device:
         assert device.info.vendor != "Toasters Inc"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [("return 1 / 0", "ZeroDivisionError: division by zero"), ("return 'yes'", "opened str instead of a Device")],
+)
+def test_a_driver_that_cannot_open_its_device_is_named(install_driver: InstallDriver, body: str, reason: str) -> None:
+    name = f"clumsy{abs(hash(body))}"
+    install_driver(name, f"def discover(): return Discovery((info('{name}'),))\ndef open_device(name):\n    {body}\n")
+    with pytest.raises(DeviceError, match=f"{name}: driver {name}.*{reason}"):
+        open_device(name)
 
 
 def test_an_error_while_opening_reaches_the_caller(install_driver: InstallDriver) -> None:

@@ -143,6 +143,8 @@ class _Stage:
             self._config = parse_config(found.Config, self._options, self.path)
         except ConfigError as error:
             return list(error.faults)
+        except PluginError as error:
+            return [ConfigFault(f"{self.path}.plugin", str(error))]
         self._class = found
         return []
 

@@ -11,8 +11,9 @@ import dataclasses
 import difflib
 import importlib
 import importlib.metadata
+import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyasc.errors import ConfigError, ConfigFault, PluginError
@@ -64,6 +65,8 @@ class Plugin(Resource, metaclass=_PluginMeta):
         name = cls.__dict__.get("name")  # put there by the metaclass
         if name is None:
             return
+        if not dataclasses.is_dataclass(getattr(cls, "Config", None)):
+            raise TypeError(f"plugin {name}: {cls.__module__}.{cls.__qualname__} has no data class Config")
         if name in _CLASSES:
             raise TypeError(f"two plugins are named {name}: {_CLASSES[name].__module__} and {cls.__module__}")
         _CLASSES[name] = cls
@@ -153,8 +156,15 @@ def parse_config(config: type, options: Mapping[str, Any], path: str = "") -> An
     """Make a plugin's configuration of the options, all faults in one ConfigError, each with its path.
 
     Types are compared with the data class's annotations; an int is taken for a float, a list for a tuple.
+
+    Raises:
+        ConfigError: an unknown or missing key, a wrong type, or whatever the data class raises for its values.
+        PluginError: the data class has annotations that cannot be resolved.
     """
-    hints = typing.get_type_hints(config)
+    try:
+        hints = typing.get_type_hints(config)
+    except Exception as error:
+        raise PluginError(f"{config.__module__}.{config.__qualname__}: its annotations: {error}") from error
     fields = {field.name: field for field in dataclasses.fields(config)}
     prefix = f"{path}." if path else ""
     unknown = [key for key in options if key not in fields][:_MAX_UNKNOWN]
@@ -167,11 +177,12 @@ def parse_config(config: type, options: Mapping[str, Any], path: str = "") -> An
             faults.append(ConfigFault(f"{prefix}{key}", "required"))
     if faults:
         raise ConfigError(faults)
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     try:
-        return config(**values)
+        return config(**{key: _as_hinted(value, hints[key]) for key, value in options.items()})
     except ConfigError as error:
         raise ConfigError([(prefix + fault.path, fault.message) for fault in error.faults]) from error
+    except Exception as error:
+        raise ConfigError([(path, f"{type(error).__name__}: {error}")]) from error
 
 
 def _load_entry_point(name: str) -> None:
@@ -195,18 +206,33 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type; True for annotations that say nothing that could be checked."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    kind = origin or hint
     if origin is typing.Literal:
         return value in args
-    if origin is tuple:
-        return isinstance(value, list | tuple) and all(_fits(item, args[0]) for item in value)
-    if args and origin is not dict:
+    if origin in (typing.Union, types.UnionType):
         return any(_fits(value, arg) for arg in args)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, origin or hint)
+    if kind in (float, int):
+        return isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+    if hint is typing.Any or not isinstance(kind, type):
+        return True
+    if origin is tuple and Ellipsis not in args:
+        return isinstance(value, list | tuple) and len(value) == len(args) and all(map(_fits, value, args))
+    if not isinstance(value, (list, tuple) if kind is tuple else kind):
+        return False
+    if isinstance(value, Mapping) and len(args) == 2:
+        return all(_fits(key, args[0]) and _fits(item, args[1]) for key, item in value.items())
+    if isinstance(value, Collection) and args:
+        return not isinstance(value, str) and all(_fits(item, args[0]) for item in value)
+    return True
+
+
+def _as_hinted(value: Any, hint: Any) -> Any:
+    """A list as a tuple where its annotation has no list: configurations are frozen."""
+    kinds = (hint, *typing.get_args(hint))
+    wants_list = any((typing.get_origin(kind) or kind) is list for kind in kinds)
+    return tuple(value) if isinstance(value, list) and not wants_list else value
 
 
 def _type_name(hint: Any) -> str:

@@ -406,7 +406,7 @@ class Control:
             "config": self._config_report,
             "running_version": self._running_version(),
             "engine": {"pid": self._supervisor.pid, "up": self._supervisor.up, "restarts": self._supervisor.restarts},
-            "pipelines": self._pipelines,
+            "pipelines": dict(self._pipelines),  # a copy: it is compared with what was written last
             "spool": self._spool.summary(),
         }
         if content != self._written_status:

@@ -65,7 +65,7 @@ def check(context: click.Context, file: Path, model_dir: Path | None, as_json: b
         click.echo(json.dumps({"ok": not faults, "errors": report}, indent=1))
     else:
         for fault in faults:
-            click.echo(f"{fault.path}: {fault.message}" if fault.path else fault.message)
+            click.echo(_fault_line(*fault))
         if not faults:
             click.echo("ok")
     context.exit(1 if faults else 0)
@@ -117,23 +117,31 @@ def _faults_of(file: Path, model_dir: Path | None) -> list[ConfigFault]:
 def _status_lines(content: dict[str, Any]) -> list[str]:
     if not content["running"]:
         return ["not running"]
-    told, broker, engine, spool = (content["agent"][key] for key in ("status", "broker", "engine", "spool"))
-    because = f" ({told['reason']})" if "reason" in told else ""
-    config = content["agent"]["config"] or {}
+    agent = content["agent"]
+    told, broker, engine, spool = (agent[key] for key in ("status", "broker", "engine", "spool"))
+    config, version = agent["config"] or {}, agent["running_version"]
+    last = f"; last: {config['version'] or 'unreadable'} {config['state']}" if config else ""
+    protocol = f", MQTT {broker['protocol']}" if broker["protocol"] else ""
+    process = f", process {engine['pid']}" if engine["pid"] else ""
     lines = [
-        f"box        {content['agent']['box']}: {told['state']}{because}, process {content['pid']}",
-        f"broker     {broker['url']}: {broker['state']}"
-        + (f", MQTT {broker['protocol']}" if broker["protocol"] else "")
-        + (f" ({broker['reason']})" if broker["reason"] else ""),
-        f"config     version {content['agent']['running_version']}"
-        + (f"; last: {config['version']} {config['state']}" if config else ""),
-        *(f"           {error['path']}: {error['message']}" for error in config.get("errors", [])),
-        f"engine     {'up' if engine['up'] else 'down'}, process {engine['pid']}, restarted {engine['restarts']} times",
+        f"box        {agent['box']}: {told['state']}{_because(told.get('reason'))}, process {content['pid']}",
+        f"broker     {broker['url']}: {broker['state']}{protocol}{_because(broker['reason'])}",
+        f"config     {'none' if version is None else f'version {version}'}{last}",
+        *(f"           {_fault_line(**error)}" for error in config.get("errors", [])),
+        f"engine     {'up' if engine['up'] else 'down'}{process}, restarted {engine['restarts']} times",
         f"spool      {spool['pending']} events wait, {spool['bytes']} bytes, {spool['dropped']} dropped"
-        + (f" ({spool['fault']})" if spool["fault"] else ""),
+        + _because(spool["fault"]),
     ]
-    for name, pipeline in sorted(content["agent"]["pipelines"].items()):
+    for name, pipeline in sorted(agent["pipelines"].items()):
+        device = f" on {pipeline['device']}" if pipeline.get("device") else ""
         rate = f", {pipeline['fps']:.1f} frames/s" if pipeline.get("fps") is not None else ""
-        why = f" ({pipeline['reason']})" if pipeline.get("reason") else ""
-        lines.append(f"pipeline   {name}: {pipeline['state']} on {pipeline.get('device')}{rate}{why}")
+        lines.append(f"pipeline   {name}: {pipeline['state']}{device}{rate}{_because(pipeline.get('reason'))}")
     return lines
+
+
+def _because(reason: str | None) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def _fault_line(path: str, message: str) -> str:
+    return f"{path}: {message}" if path else message

@@ -1,10 +1,10 @@
 """An engine without pictures, in a process of its own: it speaks `agent/ipc.py` and misbehaves where a pipeline tells it to.
 
 `detector.behave` of a pipeline: `refuse` and `slow` (while it is built), `crash-build`, `crash` (after the commit), `fail`,
-`fail-later`, `never` (stays in starting), `away` (reconnecting), `ended` (stopped), `quiet` (runs, no events), `poster` (quiet,
-with a large picture), `wedge` (takes the engine along at a command), `hang` (no heartbeat after the commit), `orphan` (ends and
-leaves a process that holds the channel), `garbage`; else it runs and sends events: a track enters, crosses and leaves,
-`detector.rate` tracks a second.
+`fail-later`, `never` (stays in starting), `away` (reconnecting), `away-later` (after two seconds), `ended` (stopped), `quiet`
+(runs, no events), `poster` (quiet, with a large picture), `wedge` (takes the engine along at a command), `hang` (no heartbeat
+after the commit), `orphan` (ends and leaves a process that holds the channel), `garbage`; else it runs and sends events: a track
+enters, crosses and leaves, `detector.rate` tracks a second.
 """
 
 from __future__ import annotations
@@ -82,6 +82,9 @@ class Engine:
             if behave == "fail-later":
                 states["fail-later"] = "failed" if f"{name} seen" in due else "running"
                 due[f"{name} seen"] = now
+            if behave == "away-later":
+                began = due.setdefault(f"{name} began", now)
+                states["away-later"] = "reconnecting" if now > began + 2 else "running"
             state = states.get(behave, "running")
             self.status(name, state, {"failed": "as told", "stopped": "end of stream"}.get(state))
         if behave in ("", "busy") and now > due.get(name, 0.0):

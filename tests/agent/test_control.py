@@ -256,6 +256,12 @@ def test_source_that_is_away_is_no_fault_of_the_configuration(agent: Agent, oper
     assert operator.wait(f"{BASE}pipelines/gate/status")["state"] == "reconnecting"
 
 
+def test_status_file_follows_a_pipeline_where_nothing_else_changes(agent: Agent, operator: Any, until: Any) -> None:
+    operator.publish(SET, document(1, gate="away-later"))
+    until(lambda: agent.status["pipelines"].get("gate", {}).get("state") == "running", "it runs")
+    until(lambda: agent.status["pipelines"]["gate"]["state"] == "reconnecting", "its source is away")
+
+
 def test_pipeline_that_fails_later_degrades_the_box(agent: Agent, operator: Any) -> None:
     operator.publish(SET, document(1, gate="fail-later", yard=""))
     operator.wait(f"{BASE}config", applied(1))

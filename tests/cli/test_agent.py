@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from pyasc.agent.files import FolderLock
+from pyasc.agent.status_file import write_status
 from pyasc.cli.agent import command
 
 GOOD = "version: 1\npipelines: {gate: {source: {url: clip.mp4}, detector: {plugin: yolov5, model: m.asc}}}\n"
@@ -104,6 +107,34 @@ def test_status_where_no_agent_runs(tmp_path: Path) -> None:
     assert (found.exit_code, found.stdout) == (1, "not running\n")
     shown = json.loads(run("status", "--json", "--config", tmp_path / "agent.yaml").stdout)
     assert shown == {"running": False, "pid": None, "agent": None}
+
+
+def test_status_of_an_agent_that_could_not_do_a_thing_yet(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("box: a\nbroker: {url: 'mqtt://h'}\nstate_dir: .\n")
+    refused = {"version": None, "state": "rejected", "errors": [{"path": "", "message": "not YAML"}]}
+    content = {
+        "box": "a",
+        "status": {"state": "degraded", "reason": "the engine is down: exit code 1"},
+        "broker": {"url": "mqtt://h:1883", "state": "refused", "protocol": None, "reason": "Not authorized"},
+        "config": refused,
+        "running_version": None,
+        "engine": {"pid": None, "up": False, "restarts": 3},
+        "pipelines": {"gate": {"state": "starting", "device": None, "fps": None, "resolution": None}},
+        "spool": {"pending": 0, "bytes": 0, "dropped": 0, "fault": None},
+    }
+    with FolderLock(tmp_path):
+        write_status(tmp_path, content)
+        found = run("status", "--config", tmp_path / "agent.yaml")
+    assert found.exit_code == 0
+    assert found.stdout.splitlines() == [
+        f"box        a: degraded (the engine is down: exit code 1), process {os.getpid()}",
+        "broker     mqtt://h:1883: refused (Not authorized)",
+        "config     none; last: unreadable rejected",
+        "           not YAML",
+        "engine     down, restarted 3 times",
+        "spool      0 events wait, 0 bytes, 0 dropped",
+        "pipeline   gate: starting",
+    ]
 
 
 def test_bad_settings_are_one_line_and_exit_code_1(tmp_path: Path) -> None:

@@ -104,6 +104,11 @@ def caffemodel(name: str, layers: Sequence[CaffeLayer]) -> bytes:
     return b"".join(parts)
 
 
+def shortest(number: float) -> str:
+    """The shortest text that is this number in float32."""
+    return str(np.float32(number))
+
+
 def _text(key: str, value: Setting) -> Iterator[str]:
     if key == "shape":
         assert isinstance(value, tuple)
@@ -113,8 +118,7 @@ def _text(key: str, value: Setting) -> Iterator[str]:
     elif isinstance(value, bool):
         yield f"{key}: {str(value).lower()}"
     else:
-        # The shortest text that is this float32.
-        yield f"{key}: {np.float32(value) if isinstance(value, float) else value}"
+        yield f"{key}: {shortest(value) if isinstance(value, float) else value}"
 
 
 def _layer(layer: CaffeLayer) -> Iterator[bytes]:

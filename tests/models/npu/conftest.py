@@ -177,7 +177,7 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "ReLU": lambda layer, _, x: np.where(x > 0, x, x * layer.relu_param.negative_slope),
     "Reshape": reshape,
     "Scale": scale,
-    "Sigmoid": lambda _, __, x: 1 / (1 + np.exp(-x)),
+    "Sigmoid": lambda _, __, x: 1 / (1 + np.exp(-x.astype(np.float64))),
     "TanH": lambda _, __, x: np.tanh(x),
 }
 

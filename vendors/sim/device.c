@@ -369,6 +369,20 @@ int npu_queue_wait(struct npu_queue *queue, uint64_t task, double seconds) {
     return ended;
 }
 
+void npu_wait_all(struct npu_device *device) {
+    pthread_mutex_lock(&device->lock);
+    struct npu_queue *queue = device->queues;
+    while (queue) {
+        if (queue->running || queue->head) {
+            pthread_cond_wait(&device->changed, &device->lock);
+            queue = device->queues; /* the list may have changed */
+        } else {
+            queue = queue->next;
+        }
+    }
+    pthread_mutex_unlock(&device->lock);
+}
+
 uint64_t npu_queue_last(struct npu_queue *queue) {
     pthread_mutex_lock(&queue->device->lock);
     uint64_t last = queue->last;

@@ -88,6 +88,8 @@ uint64_t npu_enqueue(struct npu_queue *queue, npu_work_function work, void *cont
 uint64_t npu_enqueue_after(struct npu_queue *queue, struct npu_queue *other, uint64_t task);
 /* 1 when the task and all before it have ended, else 0 after `seconds` (0: at once, below 0: no end). */
 int npu_queue_wait(struct npu_queue *queue, uint64_t task, double seconds);
+/* Until every queue is empty. */
+void npu_wait_all(struct npu_device *device);
 /* The last task's number. */
 uint64_t npu_queue_last(struct npu_queue *queue);
 /* Device time in seconds at which the last ended task of the queue ended. */

@@ -13,7 +13,7 @@ from pyasc.agent.events import LEAVE_AFTER_S, Event, EventMaker
 from pyasc.agent.rules import Rule, parse_rule
 from pyasc.agent.stages import Stages
 from pyasc.agent.stream import Stream
-from pyasc.agent.zones import Shapes, make_lines, make_zones
+from pyasc.agent.zones import Line, Shapes, Zone, make_lines, make_zones
 from pyasc.errors import ConfigError, ConfigFault, PluginError, PyascError
 from pyasc.types import Detections, Frame, Resource, Tracks
 
@@ -60,7 +60,8 @@ class EdgeAnalyzer(Resource):
         wedged: True after a run whose stages did not end: a call into a device did not come back.
 
     Raises:
-        ConfigError: a route that is not one, or zones without a tracker.
+        ConfigError: a route that is not one, or for a detector that cannot be moved; zones or lines that are none, or without a
+            tracker.
         PluginError, DeviceError, ModelFormatError: from loading.
     """
 
@@ -72,8 +73,8 @@ class EdgeAnalyzer(Resource):
     # Here and not in __init__ alone, for subclasses whose own does not call it.
     _route: Sequence[tuple[Rule | None, str]] = ()
     _routed: str | None = None
-    _zones: Shapes | None = None
-    _lines: Shapes | None = None
+    _zones: Sequence[Zone] = ()
+    _lines: Sequence[Line] = ()
     _leave_after_s = LEAVE_AFTER_S
     _active: Stages | None = None
 
@@ -88,12 +89,19 @@ class EdgeAnalyzer(Resource):
         leave_after_s: float = LEAVE_AFTER_S,
     ) -> None:
         self._route = _parse_route(route or ())
-        self._zones, self._lines = zones, lines
+        self._zones, self._lines = make_zones(zones), make_lines(lines)
         self._leave_after_s = leave_after_s
         if tracker is None and (zones or lines):
             raise ConfigError("zones and lines need a tracker")
         self.detector = _load_detector(detector)
-        self.tracker = _load_tracker(tracker)
+        try:
+            if self._route and not hasattr(self.detector, "config_device"):
+                raise ConfigError([("route", "the detector has no config_device: it stays where it is")])
+            self.tracker = _load_tracker(tracker)
+        except BaseException:
+            if self.detector is not detector:
+                self.detector.close()
+            raise
 
     def process(self, stream: Stream) -> None:
         """Choose where the detector runs; called before the first frame and whenever the stream's resolution changes.
@@ -126,13 +134,15 @@ class EdgeAnalyzer(Resource):
             Anything else that detector or tracker raised.
         """
         before: list[Event] = []
-        with contextlib.closing(self.steps(stream)) as steps:
-            for step in steps:
-                before += step.events
-                if step.frame is not None:
-                    self.events, before = before, []
-                    yield step.frame, step.found
-        self.events = [*before, *self.events]
+        try:
+            with contextlib.closing(self.steps(stream)) as steps:
+                for step in steps:
+                    before += step.events
+                    if step.frame is not None:
+                        self.events, before = before, []
+                        yield step.frame, step.found
+        finally:
+            self.events = [*before, *self.events]
 
     def steps(self, stream: Stream) -> Generator[Step, None, None]:
         """Like `run`, with the events beside the frames, and a step without a frame whenever none is done for a moment.
@@ -143,12 +153,16 @@ class EdgeAnalyzer(Resource):
             raise ConfigError("the analyzer has no detector")
         if self._active is not None:
             raise PyascError("the analyzer is running already: it works on one stream at a time")
-        maker = EventMaker(make_zones(self._zones), make_lines(self._lines), self._leave_after_s)
+        maker = EventMaker(self._zones, self._lines, self._leave_after_s)
         self.events = ()
         detector = self.detector
         detect, share = _detect_of(detector), getattr(detector, "share", _for_one_thread)
-        callers = share(_MAX_CALLERS, live=stream.drops)
-        stages = self._active = Stages(stream, self.process, detect, callers, self.tracker)
+        callers = _callers(share, stream)
+        try:
+            stages = self._active = Stages(stream, self.process, detect, callers, self.tracker)
+        except BaseException:
+            _give_back(share)
+            raise
         reason = "stopped"
         try:
             while not stages.ended:
@@ -197,7 +211,9 @@ def _parse_route(route: Sequence[Mapping[str, str]]) -> list[tuple[Rule | None, 
     parsed: list[tuple[Rule | None, str]] = []
     faults: list[ConfigFault] = []
     for index, entry in enumerate(route):
-        if unknown := set(entry) - {"when", "device"}:
+        if not isinstance(entry, Mapping):
+            faults.append(ConfigFault(f"route[{index}]", f"{entry!r} is no mapping with `device` and perhaps `when`"))
+        elif unknown := set(entry) - {"when", "device"}:
             faults.append(ConfigFault(f"route[{index}].{min(unknown)}", "unknown key"))
         elif not isinstance(entry.get("device"), str):
             faults.append(ConfigFault(f"route[{index}].device", "required"))
@@ -238,9 +254,16 @@ def _for_one_thread(callers: int, live: bool = False) -> int:
     return 1
 
 
+def _callers(share: Callable[..., int], stream: Stream) -> int:
+    callers = share(_MAX_CALLERS, live=stream.drops)
+    if not isinstance(callers, int) or not 1 <= callers <= _MAX_CALLERS:
+        raise PluginError(f"the detector's share({_MAX_CALLERS}) gave {callers!r} instead of 1 to {_MAX_CALLERS}")
+    return callers
+
+
 def _give_back(share: Callable[..., int]) -> None:
     """Let a detector know that one thread calls from now on; the end of a run does not fail by it."""
     try:
         share(1)
-    except PyascError as error:
-        _log.warning("%s", error)
+    except Exception as error:  # noqa: BLE001 - the detector may have been closed, or be other people's
+        _log.warning("the detector cannot be given back to one thread: %s", error)

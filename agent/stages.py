@@ -12,11 +12,12 @@ from typing import Any, Generic, TypeVar
 
 from pyasc.agent.bounded_queue import BoundedQueue
 from pyasc.agent.stream import Stream
-from pyasc.errors import PyascError
-from pyasc.types import Detections, Frame
+from pyasc.errors import PluginError, PyascError
+from pyasc.types import Detections, Frame, Tracks
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_D = TypeVar("_D", bound=Detections)
 
 Result = tuple[Frame, Detections]
 _Outcome = tuple["Frame | None", "Detections | None", "Exception | None"]
@@ -133,9 +134,9 @@ class Stages:
             if frame is not None and error is None:
                 try:
                     with clock:
-                        found = self._detect(frame.image)
-                except Exception as failure:  # noqa: BLE001 - handed to whoever takes the results
-                    error = failure
+                        found = _checked("detector", self._detect(frame.image), Detections)
+                except BaseException as failure:  # noqa: BLE001 - handed to whoever takes the results
+                    error = _as_error(failure)
             more = frame is not None and found is not None
             self._order.put(number, (frame, found, error))
 
@@ -164,8 +165,8 @@ class Stages:
                     with clock.busy():
                         self._process(self._stream)
                     self._size = frame.width, frame.height
-            except Exception as error:  # noqa: BLE001 - handed to whoever takes the results
-                return number, frame, error
+            except BaseException as error:  # noqa: BLE001 - handed to whoever takes the results
+                return number, frame, _as_error(error)
             return number, frame, None
 
     def _next_frame(self) -> Frame | None:
@@ -183,16 +184,28 @@ class Stages:
                     continue
                 frame, found = item
                 with clock:
-                    tracks = self._tracker.update(found, frame.image, frame.clock)
+                    tracks = _checked("tracker", self._tracker.update(found, frame.image, frame.clock), Tracks)
                 self._hand_on(self._tracked, (frame, tracks))
             self._tracked.end()
-        except Exception as error:  # noqa: BLE001 - handed to whoever takes the results
-            self._tracked.end(error)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever takes the results
+            self._tracked.end(_as_error(error))
 
     def _hand_on(self, queue: BoundedQueue[_T], item: _T) -> None:
         while not self._stop.is_set():
             if queue.put(item, _POLL_S):
                 return
+
+
+def _checked(who: str, result: Any, kind: type[_D]) -> _D:
+    """What a plugin gave for a frame; PluginError when it is something else, which would end the run without a word."""
+    if not isinstance(result, kind):
+        raise PluginError(f"the {who} gave {type(result).__name__} instead of {kind.__name__}")
+    return result
+
+
+def _as_error(failure: BaseException) -> Exception:
+    """What a thread hands on: a SystemExit, say, of a plugin would end the thread alone, and nobody would know."""
+    return failure if isinstance(failure, Exception) else PluginError(f"a plugin raised {failure!r}")
 
 
 class _Order(Generic[_T]):

@@ -6,9 +6,12 @@ Coordinates are 0..1 of the picture's width and height, y downwards, so that the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from pyasc.agent.shapes import line_fault, polygon_fault
+from pyasc.errors import ConfigError, ConfigFault
 
 Point = tuple[float, float]
 # Name to points, as in a configuration.
@@ -137,18 +140,39 @@ class LinePassage:
 
 
 def make_zones(shapes: Shapes | None) -> tuple[Zone, ...]:
-    """Zones of a configuration: name to corners."""
-    return tuple(
-        Zone(name, tuple((float(x), float(y)) for x, y in corners)) for name, corners in (shapes or {}).items()
-    )
+    """Zones of a configuration: name to corners; ConfigError names each that is no area of the picture."""
+    return tuple(Zone(name, corners) for name, corners in _checked("zones", shapes, polygon_fault, 3, 64))
 
 
 def make_lines(shapes: Shapes | None) -> tuple[Line, ...]:
-    """Lines of a configuration: name to the two ends."""
-    return tuple(
-        Line(name, (float(start[0]), float(start[1])), (float(end[0]), float(end[1])))
-        for name, (start, end) in (shapes or {}).items()
-    )
+    """Lines of a configuration: name to the two ends; ConfigError names each that is no line in the picture."""
+    return tuple(Line(name, *ends) for name, ends in _checked("lines", shapes, line_fault, 2, 2))
+
+
+def _checked(
+    kind: str, shapes: Shapes | None, fault: Callable[[Sequence[Point]], str | None], least: int, most: int
+) -> list[tuple[str, tuple[Point, ...]]]:
+    checked: list[tuple[str, tuple[Point, ...]]] = []
+    faults: list[ConfigFault] = []
+    for name, given in (shapes or {}).items():
+        try:
+            points = tuple((float(x), float(y)) for x, y in given)
+        except (TypeError, ValueError):
+            faults.append(ConfigFault(f"{kind}.{name}", "not a list of points [x, y]"))
+            continue
+        wrong: str | None
+        if not least <= len(points) <= most:
+            wrong = f"{len(points)} points; it takes {least}{f' to {most}' if most > least else ''}"
+        elif not all(0 <= value <= 1 for point in points for value in point):
+            wrong = "a point is not in 0..1 of the picture"
+        else:
+            wrong = fault(points)
+        if wrong:
+            faults.append(ConfigFault(f"{kind}.{name}", wrong))
+        checked.append((name, points))
+    if faults:
+        raise ConfigError(faults)
+    return checked
 
 
 def _on_segment(x: float, y: float, x0: float, y0: float, x1: float, y1: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 import types
@@ -13,6 +14,7 @@ import pytest
 
 import pyasc
 from pyasc.errors import ConfigError, PluginError, PyascError, StreamError
+from pyasc.models.model import load_model
 from pyasc.plugins import yolov5
 
 ZONES = {"right": [[0.5, 0.0], [1.0, 0.0], [1.0, 1.0], [0.5, 1.0]]}
@@ -156,6 +158,7 @@ def test_a_route_chooses_the_device(detector, tracker, tmp_path):
         ([{"when": "resolution"}], "route[0].device"),
         ([{"when": "size > 3", "device": "cpu"}], "route[0].when"),
         ([{"device": "cpu"}, {"device": "cpu", "if": "x"}], "route[1].if"),
+        (["cpu"], "route[0]"),
     ],
 )
 def test_a_wrong_route_is_refused_with_its_path(detector, route, path):
@@ -172,6 +175,71 @@ def test_zones_need_a_tracker_and_a_run_needs_a_detector(detector, blob_clip):
             next(pyasc.EdgeAnalyzer().run(stream))
         with pytest.raises(PluginError, match="int is no detector"):
             next(pyasc.EdgeAnalyzer(3).run(stream))
+
+
+def test_a_route_needs_a_detector_that_can_be_moved(detector):
+    with pytest.raises(ConfigError, match="route: the detector has no config_device"):
+        pyasc.EdgeAnalyzer(detector.detect, route=[{"device": "cpu"}])
+
+
+def test_zones_and_lines_that_are_none_are_refused_with_their_names(detector, tracker):
+    with pytest.raises(ConfigError, match=r"zones\.door: 2 points"):
+        pyasc.EdgeAnalyzer(detector, tracker, zones={"door": [[0, 0], [1, 1]]}, lines=LINES)
+    with pytest.raises(ConfigError, match=r"lines\.gate: a point is not in 0\.\.1"):
+        pyasc.EdgeAnalyzer(detector, tracker, zones=ZONES, lines={"gate": [[0, 0], [320, 200]]})
+
+
+def test_a_model_that_was_opened_is_closed_when_the_tracker_fails(monkeypatch, spots_asc):
+    opened = []
+    monkeypatch.setattr("pyasc.models.model.load_model", lambda path: opened.append(load_model(path)) or opened[-1])
+    with pytest.raises(PluginError, match="no plugin named"):
+        pyasc.EdgeAnalyzer(spots_asc, "no such tracker")
+    with pytest.raises(ValueError, match="closed"):
+        opened[0](np.zeros((8, 8, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [(None, "the detector gave NoneType instead of Detections"), ([1], "the detector gave list")],
+)
+def test_a_detector_that_gives_something_else_is_an_error(blob_clip, result, text):
+    with pyasc.Stream(blob_clip) as stream, pytest.raises(PluginError, match=text):
+        list(pyasc.EdgeAnalyzer(lambda image: result).run(stream))
+    assert not stage_threads()
+
+
+def test_a_tracker_that_gives_something_else_is_an_error(detector, tracker, blob_clip):
+    tracker.update = lambda detections, image=None, time_s=None: detections
+    with pyasc.Stream(blob_clip) as stream, pytest.raises(PluginError, match="gave Detections instead of Tracks"):
+        list(pyasc.EdgeAnalyzer(detector, tracker).run(stream))
+    assert not stage_threads()
+
+
+def test_a_plugin_that_leaves_the_program_ends_the_run_with_an_error(detector, tracker, blob_clip):
+    """A SystemExit ends a thread without a word, and the run would wait for it for ever."""
+    with pyasc.Stream(blob_clip) as stream, pytest.raises(PluginError, match=r"raised SystemExit\(3\)"):
+        list(pyasc.EdgeAnalyzer(lambda image: sys.exit(3)).run(stream))
+    tracker.update = lambda detections, image=None, time_s=None: sys.exit(4)
+    with pyasc.Stream(blob_clip) as stream, pytest.raises(PluginError, match=r"raised SystemExit\(4\)"):
+        list(pyasc.EdgeAnalyzer(detector, tracker).run(stream))
+    assert not stage_threads()
+
+
+@pytest.mark.parametrize("number", [0, 9, None])
+def test_a_detector_for_no_thread_at_all_is_refused(detector, blob_clip, number):
+    detector.share = lambda callers, live=False: number
+    with pyasc.Stream(blob_clip) as stream, pytest.raises(PluginError, match=f"gave {number} instead of 1 to 8"):
+        next(pyasc.EdgeAnalyzer(detector).run(stream))
+
+
+def test_a_detector_that_was_closed_in_the_middle_ends_the_run_with_that(spots_asc, blob_clip, caplog):
+    detector = pyasc.load_plugin("yolov5", model=str(spots_asc), device="cpu", threads=2)
+    analyzer = pyasc.EdgeAnalyzer(detector)
+    with pyasc.Stream(blob_clip, loop=True) as stream, pytest.raises(ValueError, match="closed"):
+        for _ in analyzer.run(stream):
+            detector.close()
+    assert "cannot be given back" in caplog.text
+    assert not stage_threads()
 
 
 def test_an_error_of_the_detector_comes_after_the_frames_before_it(blobs, blob_models, tracker, blob_clip):

@@ -81,11 +81,13 @@ class _Names:
 
     def new(self, wanted: str, end: str = "") -> str:
         """A name like `wanted`, whose own end tells more than its beginning."""
-        plain = re.sub(r"\W+", "_", wanted, flags=re.ASCII).removesuffix("_output_0").strip("_") or "value"
+        plain = re.sub(r"\W+", "_", wanted, flags=re.ASCII)
+        # Exporters name the only result of a node so.
+        plain = re.sub(r"_output_0(?!\d)", "", plain).strip("_") or "value"
         if _STEERING.search(plain):
             plain += "_"
         number, mark = 1, end
-        while (name := plain[-(NAME_LENGTH - len(mark)) :] + mark).lower() in self._taken:
+        while (name := plain[-(NAME_LENGTH - len(mark)) :].lstrip("_") + mark).lower() in self._taken:
             number += 1
             mark = f"_{number}{end}"
         self._taken.add(name.lower())

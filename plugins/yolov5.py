@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import threading
 from collections.abc import Mapping
@@ -171,7 +172,9 @@ class YOLOv5(Detector, name="yolov5"):
             if copies > 1:
                 part = {**options, "threads": threads // copies}
                 self._model.config_device(device, **part)
-                more = [self._copy(part) for _ in range(copies - 1)]
+                with contextlib.ExitStack() as undo:
+                    more = [undo.enter_context(self._copy(part)) for _ in range(copies - 1)]
+                    undo.pop_all()
         except BaseException:
             self._model.config_device(before, **before_options)
             raise
@@ -181,7 +184,9 @@ class YOLOv5(Detector, name="yolov5"):
 
     def _copy(self, options: Mapping[str, Any]) -> DetectionModel:
         model = load_model(self.config.model, self._model.device, **options)
-        assert isinstance(model, DetectionModel)
+        if not isinstance(model, DetectionModel) or model.manifest != self._model.manifest:
+            model.close()
+            raise ConfigError([("model", f"{self.config.model} is another file than the one that was loaded")])
         return model
 
 

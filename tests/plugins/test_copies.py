@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 import pyasc
-from pyasc.errors import ConfigError, DeviceNotFoundError
+from pyasc.errors import ConfigError, DeviceMemoryError, DeviceNotFoundError
 from pyasc.models.convert import convert
+from pyasc.plugins import yolov5
 from pyasc.plugins.copies import Copies
 
 
@@ -66,6 +68,38 @@ def test_a_failed_move_leaves_the_copies_as_they_were(yolov5n, picture):
         with pytest.raises(DeviceNotFoundError):
             detector.config_device("tpu")
         assert threads_of(detector) == 1
+        assert len(detector.detect(picture)) > 0
+
+
+def test_a_copy_of_another_file_is_refused(yolov5n, picture, demo_dir, tmp_path):
+    """Every other picture would be judged by another model."""
+    path = tmp_path / "model.asc"
+    shutil.copy(yolov5n, path)
+    with pyasc.load_plugin("yolov5", model=str(path), device="cpu", threads=2) as detector:
+        convert(demo_dir / "yolov5n.pt", path, precision="fp32")
+        with pytest.raises(ConfigError, match=r"model: .* another file"):
+            detector.share(2)
+        assert threads_of(detector) == 2
+        assert len(detector.detect(picture)) > 0
+
+
+def test_copies_are_closed_when_one_more_cannot_be_made(monkeypatch, yolov5n, picture):
+    opened, load = [], yolov5.load_model
+
+    def load_three(*arguments, **options):
+        if len(opened) == 3:
+            raise DeviceMemoryError("no room for a fourth")
+        opened.append(load(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(yolov5, "load_model", load_three)
+    with pyasc.load_plugin("yolov5", model=yolov5n, device="cpu", threads=4, parallel=4) as detector:
+        with pytest.raises(DeviceMemoryError, match="fourth"):
+            detector.share(4)
+        for copy in opened[1:]:
+            with pytest.raises(ValueError, match="closed"):
+                copy(picture)
+        assert threads_of(detector) == 4
         assert len(detector.detect(picture)) > 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -123,10 +124,8 @@ def parse_json(raw: bytes, document: str, max_bytes: int) -> Node:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            root.fail(
-                f"the key {_shorten(next(key for key in keys if keys.count(key) > 1))} stands twice in one object"
-            )
+            twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+            root.fail(f"the key {_shorten(twice)} stands twice in one object")
         return found
 
     def refuse(word: str) -> NoReturn:

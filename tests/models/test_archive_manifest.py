@@ -246,6 +246,13 @@ def test_what_is_no_sound_json(raw: bytes, message: str) -> None:
         parse_manifest(raw)
 
 
+def test_a_key_that_stands_twice_among_very_many_is_found_at_once() -> None:
+    # Comparing each with each would take minutes.
+    keys = [f"{number:x}" for number in range(150_000)]
+    raw = ("{" + ",".join(f'"{key}":1' for key in [*keys, keys[-1]]) + "}").encode()
+    assert refusal(raw) == f'manifest.json: the key "{keys[-1]}" stands twice in one object'
+
+
 def test_a_number_too_large_for_a_float_is_refused(detector: Manifest) -> None:
     raw = changed(detector, lambda d: None).replace(b'"iou": 0.45', b'"iou": 1e999')
     assert refusal(raw) == "manifest.json: postprocess.iou: inf is not in 0 to 1"

@@ -129,6 +129,6 @@ def _contents(path: Path) -> bytes:
         if status.st_size > MAX_FILE_BYTES:
             raise StreamError(f"{path}: {status.st_size} bytes are more than the {MAX_FILE_BYTES} that are taken")
         with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(MAX_FILE_BYTES)
+            return file.read(status.st_size)  # a larger number would be allocated in full
     finally:
         os.close(fd)

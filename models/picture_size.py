@@ -20,6 +20,7 @@ _JPEG_SEGMENTS = 10_000  # before the frame; a long colour profile or preview ta
 _JPEG_ALONE = frozenset((0x01, *range(0xD0, 0xD9)))
 _PNG_END = b"IEND\xaeB`\x82"  # with the checksum of an empty chunk of this name
 _PNM_HEADER = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+(\d{1,9})(?:\s|#[^\n]*\n)+(\d{1,9})\s")
+_PNM_HEADER_BYTES = 1 << 16  # comments included
 _TIFF_TYPES = {3: "H", 4: "I", 16: "Q"}
 
 
@@ -111,7 +112,8 @@ def _tiff(data: bytes) -> tuple[int, int]:
 
 
 def _pnm(data: bytes) -> tuple[int, int]:
-    header = _PNM_HEADER.match(data)
+    # The matcher keeps notes of every blank and comment, some hundred bytes of each.
+    header = _PNM_HEADER.match(data, 0, _PNM_HEADER_BYTES)
     if header is None:
         raise ValueError("no size")
     return int(header[1]), int(header[2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,19 @@ def test_headers_are_read_in_bounded_time(tmp_path: Path) -> None:
     path.with_suffix(".jpg").write_bytes(b"\xff\xd8" + b"\xff" * 1_000_000)
     with pytest.raises(StreamError):
         read_image(path.with_suffix(".jpg"))
+
+
+def test_a_header_that_never_ends_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x.ppm"
+    path.write_bytes(b"P6" + b"\n" * (4 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(StreamError, match="header"):
+            read_image(path)
+        # The file itself, and little else.
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"hello", b"GIF89a" + bytes(50), b"%PDF-1.4", b"BM", bytes(1000)])

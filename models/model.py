@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pyasc.errors import DeviceError, ModelFormatError
 from pyasc.hal.base import Executable, TensorInfo
@@ -348,11 +348,12 @@ class DetectionModel(Model):
 
     def _detections(self, boxes: Boxes, place: Geometry) -> Detections:
         if boxes.dropped:
-            if not self.dropped:
+            with self._counting:
+                first, self.dropped = self.dropped == 0, self.dropped + boxes.dropped
+            if first:
                 _log.warning(
                     "%s on %s gives values that are not finite; such boxes are left out", self.name, self.device
                 )
-            self.dropped += boxes.dropped
         labels = self.manifest.labels
         return Detections(
             place.to_source(boxes.xyxy), boxes.score, boxes.class_id, [labels[i] for i in boxes.class_id.tolist()]
@@ -378,12 +379,12 @@ class EmbeddingModel(Model):
         self.dim = head.dim
         super().__init__(archive, device, options)
 
-    def __call__(self, image: Picture, xyxy: NDArray[np.floating[Any]] | None = None) -> NDArray[np.float32]:
+    def __call__(self, image: Picture, xyxy: ArrayLike | None = None) -> NDArray[np.float32]:
         """Vectors of parts of a picture, as many in one inference as the option `batch` of the device says.
 
         Args:
             image: as for `DetectionModel`.
-            xyxy: (N, 4) boxes in pixels of the picture, cut to it; None means one box around the whole picture.
+            xyxy: (N, 4) boxes in pixels of the picture, an array or a list, cut to it; None means one box around the whole picture.
         Returns:
             (N, dim) float32, of unit length where the model's file says so (`l2`, the usual). Zeros for a box without a pixel of
             the picture, for one that is not finite, and where the network gives values that are not finite.
@@ -396,9 +397,10 @@ class EmbeddingModel(Model):
         if xyxy is None:
             parts: list[Image | None] = [picture]
         else:
-            if xyxy.ndim != 2 or xyxy.shape[1] != 4:
-                raise ValueError(f"boxes have the shape (N, 4), not {xyxy.shape}")
-            parts = [crop(picture, box) for box in xyxy]
+            boxes = np.asarray(xyxy, np.float64)
+            if boxes.ndim != 2 or boxes.shape[1] != 4:
+                raise ValueError(f"boxes have the shape (N, 4), not {boxes.shape}")
+            parts = [crop(picture, box) for box in boxes]
         vectors = np.zeros((len(parts), self.dim), np.float32)
         seen = [(number, part) for number, part in enumerate(parts) if part is not None]
         with self._call() as session:

@@ -7,6 +7,7 @@ outputs come before the sigmoid; only cells whose objectness passes the threshol
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -37,6 +38,7 @@ class Thresholds:
 
     Raises:
         ValueError: out of range.
+        TypeError: not a number, or `max_detections` not a whole one.
     """
 
     confidence: float
@@ -50,7 +52,7 @@ class Thresholds:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise ValueError(f"{name}: {value!r} is not in 0..1")
-        if self.max_detections < 1:
+        if operator.index(self.max_detections) < 1:
             raise ValueError(f"max_detections: {self.max_detections!r} is below 1")
 
 
@@ -215,13 +217,18 @@ def embeddings(output: NDArray[Any], tensor: TensorInfo, normalize: Literal["l2"
 def probabilities(
     output: NDArray[Any], tensor: TensorInfo, activation: Literal["softmax", "sigmoid", "none"]
 ) -> NDArray[np.float32]:
-    """Scores of the classes of a batch, (batch, classes) float32, new."""
+    """Scores of the classes of a batch.
+
+    Returns:
+        (batch, classes) float32, new; nan where a logit is nan or the softmax is over an infinite one.
+    """
     logits = real(output.reshape(output.shape[0], -1), tensor)
     if activation == "none":
         return np.array(logits, np.float32)
     if activation == "sigmoid":
         return _sigmoid(logits)
-    raised: NDArray[np.float32] = np.exp(logits - logits.max(axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # inf - inf is nan, which is for the caller to find
+        raised: NDArray[np.float32] = np.exp(logits - logits.max(axis=1, keepdims=True))
     raised /= raised.sum(axis=1, keepdims=True)
     return raised
 

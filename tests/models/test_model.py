@@ -437,6 +437,10 @@ def test_the_whole_picture_is_one_box(osnet: EmbeddingModel) -> None:
     assert np.array_equal(osnet(noise()), osnet(noise(), BOXES[1:2]))
 
 
+def test_boxes_may_be_a_list(osnet: EmbeddingModel) -> None:
+    assert np.array_equal(osnet(noise(), BOXES.tolist()), osnet(noise(), BOXES))
+
+
 @pytest.mark.parametrize("shape", [(4,), (2, 5), (1, 2, 4)])
 def test_boxes_of_another_shape(osnet: EmbeddingModel, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="shape"):

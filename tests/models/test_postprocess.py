@@ -241,6 +241,11 @@ def test_thresholds_out_of_range(values: tuple[Any, ...], message: str) -> None:
         Thresholds(*values)
 
 
+def test_most_detections_is_a_whole_number() -> None:
+    with pytest.raises(TypeError):
+        Thresholds(0.5, 0.5, 2.5)  # type: ignore[arg-type]
+
+
 def test_tables_that_do_not_fit_the_head() -> None:
     with pytest.raises(ModelFormatError, match="channels"):
         Yolov5Decoder(HEAD, tensors(), CLASSES + 1)
@@ -355,3 +360,12 @@ def test_probabilities() -> None:
     np.testing.assert_allclose(probabilities(row, info, "softmax"), [[0.5, 0.5, 0], [0.25, 0.25, 0.5]], rtol=1e-6)
     np.testing.assert_allclose(probabilities(row, info, "sigmoid"), [[1, 1, 0.5], [0.5, 0.5, 2 / 3]], rtol=1e-6)
     assert np.array_equal(probabilities(row, info, "none"), row)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_score_that_cannot_be_told_is_nan_without_a_warning(value: float) -> None:
+    row = np.array([[value, 1.0], [0.0, 0.0]], np.float32)
+    scores = probabilities(row, TensorInfo("x", row.shape, "float32"), "softmax")
+    assert np.isnan(scores[0]).any()
+    assert scores[1].tolist() == [0.5, 0.5]

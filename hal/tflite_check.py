@@ -16,6 +16,11 @@ from pyasc.errors import ModelFormatError, UnsupportedOperatorError
 from pyasc.hal import tflite_schema as schema
 
 MAX_TENSOR_BYTES = 1 << 30
+# What a look at them takes is a few seconds; the largest networks have some ten thousand operators of some ten parts, and some
+# megabytes of shapes and scales. Weights are not read.
+MAX_PARTS = 1_000_000
+MAX_READ_BYTES = 64 << 20
+_MAX_VTABLE_BYTES = 256  # the widest table of the schema has 13 fields of 2 bytes
 _SCALARS = {1: struct.Struct("<b"), 2: struct.Struct("<h"), 4: struct.Struct("<i"), 8: struct.Struct("<q")}
 _U32 = struct.Struct("<I")
 _U16 = struct.Struct("<H")
@@ -42,7 +47,9 @@ class _DamagedError(Exception):
 
 
 class _Flatbuffer:
-    """Bounds-checked access; each table and vector that is looked at counts, so that shared ones cannot multiply without end."""
+    """Bounds-checked access; each table and vector that is looked at counts, and each byte that is read from a vector, so that
+    shared ones cannot multiply without end.
+    """
 
     def __init__(self, data: bytes) -> None:
         if len(data) < 16 or data[4:8] != b"TFL3":
@@ -50,12 +57,13 @@ class _Flatbuffer:
         if len(data) >= 1 << 31:
             raise _DamagedError("it is larger than 2 GiB")
         self.data = data
-        self._visits = 0
+        self._visits_left = min(len(data) // 4 + 16, MAX_PARTS)
+        self._bytes_left = min(2 * len(data), MAX_READ_BYTES)
 
     def visit(self) -> None:
-        self._visits += 1
-        if self._visits > len(self.data) // 4 + 16:
-            raise _DamagedError("it refers to the same parts again and again")
+        self._visits_left -= 1
+        if self._visits_left < 0:
+            raise _DamagedError("it has too many parts, or refers to the same ones again and again")
 
     def root(self) -> _Table:
         return _Table(self, self.follow(0))
@@ -82,6 +90,14 @@ class _Flatbuffer:
         self.within(at + 4, count * item_bytes)
         return at + 4, count
 
+    def items(self, at: int, item_bytes: int) -> tuple[int, int]:
+        """As `vector`, of one whose items are about to be read."""
+        start, count = self.vector(at, item_bytes)
+        self._bytes_left -= count * item_bytes
+        if self._bytes_left < 0:
+            raise _DamagedError("its shapes, scales and names are too long, or the same ones are used again and again")
+        return start, count
+
 
 class _Table:
     """A table: numbers and offsets, found through its vtable."""
@@ -93,7 +109,7 @@ class _Table:
         buffer.within(vtable, 4)
         vtable_bytes = int(_U16.unpack_from(buffer.data, vtable)[0])
         table_bytes = int(_U16.unpack_from(buffer.data, vtable + 2)[0])
-        if vtable_bytes < 4 or vtable_bytes % 2 or vtable % 2 or table_bytes < 4:
+        if not 4 <= vtable_bytes <= _MAX_VTABLE_BYTES or vtable_bytes % 2 or vtable % 2 or table_bytes < 4:
             raise _DamagedError(f"a table with a broken header at byte {at}")
         buffer.within(vtable, vtable_bytes)
         buffer.within(at, table_bytes)
@@ -133,26 +149,26 @@ class _Table:
     def integers(self, field: int) -> tuple[int, ...]:
         if not self.has(field):
             return ()
-        start, count = self._buffer.vector(self._target(field), 4)
+        start, count = self._buffer.items(self._target(field), 4)
         return struct.unpack_from(f"<{count}i", self._buffer.data, start)
 
     def long_integers(self, field: int) -> tuple[int, ...]:
         if not self.has(field):
             return ()
-        start, count = self._buffer.vector(self._target(field), 8)
+        start, count = self._buffer.items(self._target(field), 8)
         return struct.unpack_from(f"<{count}q", self._buffer.data, start)
 
     def floats(self, field: int) -> tuple[float, ...]:
         if not self.has(field):
             return ()
-        start, count = self._buffer.vector(self._target(field), 4)
+        start, count = self._buffer.items(self._target(field), 4)
         return struct.unpack_from(f"<{count}f", self._buffer.data, start)
 
     def text(self, field: int) -> str:
         """A string; the zero behind it is there, as engines read it as a C string."""
         if not self.has(field):
             return ""
-        start, count = self._buffer.vector(self._target(field), 1)
+        start, count = self._buffer.items(self._target(field), 1)
         self._buffer.within(start + count, 1)
         if self._buffer.data[start + count]:
             raise _DamagedError(f"a string without an end at byte {start}")

@@ -9,8 +9,11 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 from pathlib import Path
 
+import flatbuffers
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,9 +87,45 @@ def test_parts_that_are_shared_without_end_are_refused_in_bounded_time() -> None
     )
     data += empty + struct.pack("<II", 1, buffer_at - buffers_at - 4) + empty
     started = time.process_time()
-    with pytest.raises(ModelFormatError, match="the same parts again and again"):
+    with pytest.raises(ModelFormatError, match="the same ones again and again"):
         check_tflite(data, "shared")
     assert time.process_time() - started < 20  # all n² would take hours
+
+
+def _with_one_shape(dims: int, tensors: int) -> bytes:
+    """A model of so many tensors that share one shape of so many ones; field numbers of schema.fbs."""
+    builder = flatbuffers.Builder(1 << 20)
+
+    def table(fields: int, offsets: dict[int, int], version: int = 0) -> int:
+        builder.StartObject(fields)
+        if version:
+            builder.PrependUint32Slot(0, version, 0)
+        for field, offset in offsets.items():
+            builder.PrependUOffsetTRelativeSlot(field, offset, 0)
+        return int(builder.EndObject())
+
+    def vector(offsets: list[int]) -> int:
+        builder.StartVector(4, len(offsets), 4)
+        for offset in offsets:
+            builder.PrependUOffsetTRelative(offset)
+        return int(builder.EndVector())
+
+    shape = builder.CreateNumpyVector(np.ones(dims, np.int32))
+    subgraph = table(5, {0: vector([table(11, {0: shape}) for _ in range(tensors)])})
+    builder.Finish(table(10, {2: vector([subgraph]), 4: vector([table(3, {})])}, version=3), b"TFL3")
+    return bytes(builder.Output())
+
+
+def test_a_long_shape_that_many_tensors_share_is_not_read_for_each() -> None:
+    check_tflite(_with_one_shape(4, 500), "short")
+    data = _with_one_shape(100_000, 10_000)
+    assert len(data) < 1_000_000
+    tracemalloc.start()
+    with pytest.raises(ModelFormatError, match="too long, or the same ones are used again and again"):
+        check_tflite(data, "shared")  # it would be a thousand million numbers
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30 * len(data)
 
 
 def _replace(old: bytes, new: bytes, data: bytes = _TWO_HEADS) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from pyasc.errors import DeviceMemoryError
 from pyasc.hal.base import Buffer, Device
 from pyasc.hal.host import HostBuffer
 from pyasc.hal.registry import open_device
@@ -90,7 +91,11 @@ def create_buffer(data: Any, view_only: bool = False, device: str = "cpu") -> Ar
             raise ValueError(f"view_only shares host memory, {device} has its own: use copy_to_device")
         return ArrayBuffer(HostBuffer(array), array.shape, array.dtype)
     if device == "cpu":
-        return ArrayBuffer(HostBuffer(array.copy("C")), array.shape, array.dtype)
+        try:
+            copy = array.copy("C")
+        except MemoryError as error:
+            raise DeviceMemoryError(f"cpu: no memory for a buffer of {array.nbytes} bytes") from error
+        return ArrayBuffer(HostBuffer(copy), array.shape, array.dtype)
     return copy_to_device(array, device)
 
 
@@ -108,7 +113,7 @@ def copy_to_device(frame: Any, device: str = "gpu0") -> ArrayBuffer:
     """
     import numpy as np
 
-    array = np.ascontiguousarray(_as_array(frame))
+    array = np.asarray(_as_array(frame), order="C")  # ascontiguousarray would give a single number an axis
     owner = open_device(device)
     try:
         buffer = owner.allocate(array.nbytes)

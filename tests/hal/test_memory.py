@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pyasc
-from pyasc.errors import DeviceNotFoundError
+from pyasc.errors import DeviceMemoryError, DeviceNotFoundError
 
 
 def test_a_view_shares_memory_both_ways() -> None:
@@ -141,3 +141,16 @@ def test_a_device_that_is_not_there_says_why(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OCL_ICD_VENDORS", "/nonexistent")
     with pytest.raises(DeviceNotFoundError, match="gpu7"):
         pyasc.copy_to_device(np.zeros(4), device="gpu7")
+
+
+def test_a_single_number_keeps_its_shape() -> None:
+    for put in (pyasc.create_buffer, lambda data: pyasc.copy_to_device(data, "cpu")):
+        with put(np.array(3.5)) as buffer:
+            assert buffer.shape == ()
+            assert buffer.numpy() == 3.5
+
+
+def test_more_memory_than_there_is_is_a_memory_error() -> None:
+    endless = np.broadcast_to(np.zeros(1, np.uint8), (1 << 46,))
+    with pytest.raises(DeviceMemoryError, match=str(1 << 46)):
+        pyasc.create_buffer(endless)

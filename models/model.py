@@ -307,7 +307,12 @@ class DetectionModel(Model):
         """Find objects in several pictures, as many in one inference as the option `batch` of the device says.
 
         Arguments and errors are those of a call; the result has the order of the pictures.
+
+        Raises:
+            TypeError: one picture instead of several; a call takes it.
         """
+        if isinstance(images, str | os.PathLike) or (isinstance(images, np.ndarray) and images.ndim < 4):
+            raise TypeError("detect_many takes a list of pictures; for one, call the model itself")
         thresholds = self.thresholds(confidence, iou, classes, max_detections, multi_label)
         return self._detect(images, thresholds)
 
@@ -417,7 +422,7 @@ class EmbeddingModel(Model):
         return functools.partial(embeddings, tensor=outputs[0], normalize=self._head.normalize)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Classes:
     """What a classifier says of one picture, highest score first.
 

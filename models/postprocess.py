@@ -7,7 +7,6 @@ outputs come before the sigmoid; only cells whose objectness passes the threshol
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -50,13 +49,17 @@ class Thresholds:
     def __post_init__(self) -> None:
         for name in ("confidence", "iou"):
             value = getattr(self, name)
+            if not isinstance(value, int | float | np.integer | np.floating):
+                raise TypeError(f"{name}: {value!r} is not a number")
             if not 0 <= value <= 1:
                 raise ValueError(f"{name}: {value!r} is not in 0..1")
-        if operator.index(self.max_detections) < 1:
+        if not isinstance(self.max_detections, int | np.integer):
+            raise TypeError(f"max_detections: {self.max_detections!r} is not a whole number")
+        if self.max_detections < 1:
             raise ValueError(f"max_detections: {self.max_detections!r} is below 1")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
     """Detections in pixels of the network's input, best first.
 

@@ -1,4 +1,7 @@
-"""Small types that several layers share. NumPy is not imported."""
+"""Small types that several layers share. NumPy is not imported.
+
+Those that hold arrays compare by identity: arrays of several values have no single answer to `==`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Resource(abc.ABC):
         self.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Detections:
     """Objects found in one picture.
 
@@ -54,7 +57,7 @@ class Detections:
         return Detections(self.xyxy[keep], self.score[keep], self.class_id[keep], [self.label[i] for i in rows])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tracks(Detections):
     """Objects with identities.
 
@@ -72,7 +75,7 @@ class Tracks(Detections):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Frame:
     """One picture of a stream.
 
@@ -103,5 +106,7 @@ def _row_numbers(keep: Any, class_id: NDArray[np.int64]) -> list[int]:
     # Made of an array that is there: the agent's control process, which uses this module, has no NumPy.
     numbers = class_id.astype("int64")
     numbers[:] = range(len(class_id))
-    rows: list[int] = numbers[keep].tolist()
+    rows: list[int] | int = numbers[keep].tolist()
+    if isinstance(rows, int):
+        raise TypeError("rows are taken by a mask, an index array or a slice; one row i by the slice i:i + 1")
     return rows

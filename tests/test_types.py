@@ -12,7 +12,7 @@ from pyasc.models.asc.archive import Archive
 from pyasc.models.model import Model
 from pyasc.models.session import Session
 from pyasc.plugins.base import Plugin
-from pyasc.types import Detections, Resource, Tracks
+from pyasc.types import Detections, Frame, Resource, Tracks
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,17 @@ def test_rows_are_picked_with_their_labels(keep: object, rows: list[int]) -> Non
         assert part.xyxy.tolist() == boxes[rows].tolist()
         assert len(part) == len(rows)
     assert tracks[keep].track_id.tolist() == [7 + row for row in rows]
+
+
+def test_a_single_row_is_refused_with_what_to_write_instead() -> None:
+    found = Detections(np.zeros((2, 4), np.float32), np.zeros(2, np.float32), np.zeros(2, np.int64), ["a", "b"])
+    for pick in (lambda: found[0], lambda: found[np.int64(1)], lambda: list(found)):  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match="the slice i:i"):
+            pick()
+
+
+def test_what_holds_arrays_is_compared_by_identity() -> None:
+    found = Detections(np.zeros((2, 4), np.float32), np.zeros(2, np.float32), np.zeros(2, np.int64), ["a", "b"])
+    frame = Frame(np.zeros((2, 2, 3), np.uint8), 0, 0.0, 0.0)
+    assert {found, frame} == {frame, found}
+    assert found != found[:]

@@ -177,6 +177,12 @@ def test_wrong_arguments_name_themselves(model: DetectionModel, options: dict[st
         model(PICTURE, **options)
 
 
+@pytest.mark.parametrize("one", ["x.jpg", Path("x.jpg"), PICTURE])
+def test_one_picture_is_not_several(model: DetectionModel, one: Any) -> None:
+    with pytest.raises(TypeError, match="call the model itself"):
+        model.detect_many(one)
+
+
 def test_wrong_pictures(model: DetectionModel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="float64"):
         model(np.zeros((4, 4, 3)))

@@ -241,9 +241,13 @@ def test_thresholds_out_of_range(values: tuple[Any, ...], message: str) -> None:
         Thresholds(*values)
 
 
-def test_most_detections_is_a_whole_number() -> None:
-    with pytest.raises(TypeError):
-        Thresholds(0.5, 0.5, 2.5)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("values", "message"), [((0.5, 0.5, 2.5), "max_detections: 2.5"), (("0.5", 0.5, 1), "confidence: '0.5'")]
+)
+def test_thresholds_that_are_no_numbers(values: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Thresholds(*values)
+    assert Thresholds(np.float32(0.5), 1, np.int64(3)).max_detections == 3  # type: ignore[arg-type]
 
 
 def test_tables_that_do_not_fit_the_head() -> None:

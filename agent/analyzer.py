@@ -10,11 +10,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyasc.agent.events import LEAVE_AFTER_S, Event, EventMaker
-from pyasc.agent.rules import Rule, parse_rule
+from pyasc.agent.routing import Router, device_load, parse_route
 from pyasc.agent.stages import Stages
 from pyasc.agent.stream import Stream
 from pyasc.agent.zones import Line, Shapes, Zone, make_lines, make_zones
-from pyasc.errors import ConfigError, ConfigFault, PluginError, PyascError
+from pyasc.errors import ConfigError, PluginError, PyascError
 from pyasc.types import Detections, Frame, Resource, Tracks
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ class EdgeAnalyzer(Resource):
         detector: a detector plugin, a detection model, or the path of one; callable with a picture or with `detect`.
         tracker: a tracker plugin, its name, or None to get plain detections.
         route: where the detector runs: entries `{"when": "resolution > 1080", "device": "mlu220"}`, the first whose condition
-            holds; without `when` it always does. Where none holds the device stays.
+            holds; without `when` it always does. Where none holds the device stays. A device that fails is left for the next one of
+            the route until it works again. `hysteresis` and `max_load` of an entry: see `pyasc.agent.routing.Entry`.
         zones: name to the corners, in 0..1 of the picture; needs a tracker, as lines and events do.
         lines: name to the two ends.
         leave_after_s: how long a track may be unseen before it has left.
@@ -71,8 +72,7 @@ class EdgeAnalyzer(Resource):
     wedged: bool = False
     stall_s: float = 60.0
     # Here and not in __init__ alone, for subclasses whose own does not call it.
-    _route: Sequence[tuple[Rule | None, str]] = ()
-    _routed: str | None = None
+    _router: Router | None = None
     _zones: Sequence[Zone] = ()
     _lines: Sequence[Line] = ()
     _leave_after_s = LEAVE_AFTER_S
@@ -83,20 +83,23 @@ class EdgeAnalyzer(Resource):
         detector: Any = None,
         tracker: Any = None,
         *,
-        route: Sequence[Mapping[str, str]] | None = None,
+        route: Sequence[Mapping[str, Any]] | None = None,
         zones: Shapes | None = None,
         lines: Shapes | None = None,
         leave_after_s: float = LEAVE_AFTER_S,
     ) -> None:
-        self._route = _parse_route(route or ())
+        entries = parse_route(route or ())
         self._zones, self._lines = make_zones(zones), make_lines(lines)
         self._leave_after_s = leave_after_s
         if tracker is None and (zones or lines):
             raise ConfigError("zones and lines need a tracker")
         self.detector = _load_detector(detector)
         try:
-            if self._route and not hasattr(self.detector, "config_device"):
-                raise ConfigError([("route", "the detector has no config_device: it stays where it is")])
+            if entries:
+                if not hasattr(self.detector, "config_device"):
+                    raise ConfigError([("route", "the detector has no config_device: it stays where it is")])
+                self._router = Router(self.detector, entries, _detect_of(self.detector), device_load)
+                self._router.prepare()
             self.tracker = _load_tracker(tracker)
         except BaseException:
             if self.detector is not detector:
@@ -108,16 +111,12 @@ class EdgeAnalyzer(Resource):
 
         This one follows the route. The tracker and its identities are not touched.
         """
+        if self._router is None:
+            return
         facts: dict[str, float] = {"resolution": stream.resolution, "width": stream.width, "height": stream.height}
         if stream.fps:
             facts["fps"] = stream.fps
-        for rule, device in self._route:
-            if rule is None or rule.holds(facts):
-                if device != self._routed:
-                    self.detector.config_device(device)
-                    _log.info("%s: %dx%d goes to %s", stream.source, stream.width, stream.height, device)
-                self._routed = device
-                return
+        self._router.follow(facts)
 
     def run(self, stream: Stream) -> Iterator[tuple[Frame, Any]]:
         """Analyse a stream to its end.
@@ -155,11 +154,16 @@ class EdgeAnalyzer(Resource):
             raise PyascError("the analyzer is running already: it works on one stream at a time")
         maker = EventMaker(self._zones, self._lines, self._leave_after_s)
         self.events = ()
-        detector = self.detector
-        detect, share = _detect_of(detector), getattr(detector, "share", _for_one_thread)
+        detector, router = self.detector, self._router
+        detect = _detect_of(detector) if router is None else router.detect
+        share = getattr(detector, "share", _for_one_thread)
         callers = _callers(share, stream)
+        # The devices of a route are ready; another `process` may have to wait for one, and the frames do not wait with it.
+        beside = router is None and hasattr(detector, "prepare_device")
         try:
-            stages = self._active = Stages(stream, self.process, detect, callers, self.tracker)
+            stages = self._active = Stages(stream, self.process, detect, callers, self.tracker, beside=beside)
+            if router is not None:
+                router.on_change = stages.choose
         except BaseException:
             _give_back(share)
             raise
@@ -175,6 +179,8 @@ class EdgeAnalyzer(Resource):
                 else:
                     stages.check(self.stall_s)
                     yield Step(None, None, ())
+                if router is not None:
+                    router.watch()
             reason = "end-of-stream"
         except Exception:
             reason = "failed"
@@ -182,6 +188,8 @@ class EdgeAnalyzer(Resource):
         finally:
             closed = self._active is not stages  # `close` came first: the detector is gone
             self._active = None
+            if router is not None:
+                router.on_change = None
             self.wedged = not stages.stop()
             if not (self.wedged or closed):
                 _give_back(share)
@@ -196,8 +204,15 @@ class EdgeAnalyzer(Resource):
         stages = self._active
         return {} if stages is None else stages.stats()
 
+    @property
+    def faults(self) -> Mapping[str, str]:
+        """The devices of the route that are out of use now, with the reason."""
+        return {} if self._router is None else dict(self._router.faults)
+
     def close(self) -> None:
         """End a run that is under way, and release detector and tracker; a second call does nothing."""
+        if self._router is not None:
+            self._router.close()
         stages, self._active = self._active, None
         if stages is not None:
             self.wedged = not stages.stop()
@@ -205,26 +220,6 @@ class EdgeAnalyzer(Resource):
             close = getattr(part, "close", None)
             if close is not None:
                 close()
-
-
-def _parse_route(route: Sequence[Mapping[str, str]]) -> list[tuple[Rule | None, str]]:
-    parsed: list[tuple[Rule | None, str]] = []
-    faults: list[ConfigFault] = []
-    for index, entry in enumerate(route):
-        if not isinstance(entry, Mapping):
-            faults.append(ConfigFault(f"route[{index}]", f"{entry!r} is no mapping with `device` and perhaps `when`"))
-        elif unknown := set(entry) - {"when", "device"}:
-            faults.append(ConfigFault(f"route[{index}].{min(unknown)}", "unknown key"))
-        elif not isinstance(entry.get("device"), str):
-            faults.append(ConfigFault(f"route[{index}].device", "required"))
-        else:
-            try:
-                parsed.append((parse_rule(entry["when"]) if "when" in entry else None, entry["device"]))
-            except ConfigError as error:
-                faults.append(ConfigFault(f"route[{index}].when", str(error)))
-    if faults:
-        raise ConfigError(faults)
-    return parsed
 
 
 def _load_detector(detector: Any) -> Any:

@@ -178,14 +178,15 @@ class _Stage:
 def _load(spec: Mapping[str, Any], stages: list[_Stage], path: str, faults: list[ConfigFault]) -> EdgeAnalyzer:
     """Make the analyzer; with faults already known, the rest is loaded for its faults alone."""
     loaded: list[Any] = [stage.load(faults) for stage in stages]
-    if not faults:
-        faults = _try_route(spec.get("route", ()), loaded[0], path)
+    route = spec.get("route", ())
+    if not faults and not hasattr(loaded[0], "prepare_device"):
+        faults = _try_route(route, loaded[0], path)
     if faults:
         for plugin in loaded:
             if plugin is not None:
                 plugin.close()
         raise ConfigError(faults)
-    return EdgeAnalyzer(
+    analyzer = EdgeAnalyzer(
         loaded[0],
         loaded[1] if len(loaded) > 1 else None,
         route=spec.get("route"),
@@ -193,6 +194,11 @@ def _load(spec: Mapping[str, Any], stages: list[_Stage], path: str, faults: list
         lines=spec.get("lines"),
         leave_after_s=float(spec.get("leave_after_s", LEAVE_AFTER_S)),
     )
+    if analyzer.faults:
+        analyzer.close()
+        broken = [(index, entry["device"]) for index, entry in enumerate(route) if entry["device"] in analyzer.faults]
+        raise ConfigError([(f"{path}.route[{index}].device", analyzer.faults[device]) for index, device in broken])
+    return analyzer
 
 
 def _try_route(route: Any, detector: Detector, path: str) -> list[ConfigFault]:

@@ -160,8 +160,6 @@ def _route_faults(path: str, pipeline: dict[str, Any]) -> Iterator[ConfigFault]:
                 parse_rule(when)
             except ConfigError as error:
                 yield ConfigFault(f"{path}.route[{index}].when", str(error))
-        elif "when" not in entry and index < len(route) - 1:
-            yield ConfigFault(f"{path}.route[{index}]", "has no condition, so the entries after it are never reached")
     detector = pipeline.get("detector")
     if (
         isinstance(detector, dict)

@@ -177,7 +177,7 @@ class Pipeline:
         return frame, bytes(data)
 
     def status(self) -> dict[str, Any]:
-        """State, device, frames a second, lines of the picture, and the reason where it is not running.
+        """State, device, frames a second, lines of the picture, and the reason where it is not running or a device is out of use.
 
         `device` and `resolution` are None until they are known.
         """
@@ -187,7 +187,14 @@ class Pipeline:
             "fps": self._rate(),
             "resolution": self._resolution,
         }
-        return status if self._reason is None else {**status, "reason": self._reason}
+        reason = self._reason or self._device_faults()
+        return status if reason is None else {**status, "reason": reason}
+
+    def _device_faults(self) -> str | None:
+        """Which devices of the route are out of use, and why; None when all work."""
+        analyzer = self._analyzer
+        faults = {} if analyzer is None else analyzer.faults
+        return "; ".join(mask(f"{device} is out of use: {reason}") for device, reason in faults.items()) or None
 
     def statistics(self) -> dict[str, Any]:
         """Figures for telemetry; counts are since the pipeline was made.

@@ -20,6 +20,7 @@ from pyasc.types import Detections, Resource
 _log = logging.getLogger(__name__)
 
 PROBE_FIRST_S, PROBE_LAST_S = 1.0, 60.0
+_WATCH_S = 1.0
 _KEYS = ("when", "device", "hysteresis", "max_load")
 
 
@@ -48,6 +49,9 @@ def parse_route(route: Sequence[Mapping[str, Any]]) -> list[Entry]:
     entries: list[Entry] = []
     faults: list[ConfigFault] = []
     for index, given in enumerate(route):
+        if not isinstance(given, Mapping):
+            faults.append(ConfigFault(f"route[{index}]", f"{given!r} is no mapping with `device` and perhaps `when`"))
+            continue
         found = _faults_of(given)
         faults += [ConfigFault(f"route[{index}].{key}", message) for key, message in found]
         if not found:
@@ -88,6 +92,8 @@ class Router(Resource):
 
     Attributes:
         faults: device to the reason for which it is out of use now.
+        on_change: called, from any thread, when it is time to `follow` again: a device works again, or one has become too busy.
+            Without it the detector is moved at once.
     """
 
     def __init__(
@@ -99,6 +105,8 @@ class Router(Resource):
     ) -> None:
         self._detector, self._entries, self._detect, self._load = detector, tuple(entries), detect, load
         self.faults: dict[str, str] = {}
+        self.on_change: Callable[[], None] | None = None
+        self._watched = time.monotonic()
         self._facts: Mapping[str, float] = {}
         self._entry: Entry | None = None
         self._turn = threading.RLock()
@@ -111,10 +119,12 @@ class Router(Resource):
         """The device of the entry that applies; None before the first `follow`, and where none applies."""
         return self._entry.device if self._entry else None
 
-    def prepare(self) -> list[tuple[int, str]]:
-        """Make every device of the route ready; (index of the entry, reason) for each that cannot be."""
-        reasons = [self._why_not_ready(entry.device) for entry in self._entries]
-        return [(index, reason) for index, reason in enumerate(reasons) if reason is not None]
+    def prepare(self) -> None:
+        """Make every device of the route ready; those that cannot be are out of use."""
+        for device in dict.fromkeys(entry.device for entry in self._entries):
+            reason = self._why_not_ready(device)
+            if reason is not None:
+                self._put_out_of_use(device, reason)
 
     def follow(self, facts: Mapping[str, float]) -> None:
         """Move to where the route leads; stay where no entry applies.
@@ -144,6 +154,17 @@ class Router(Resource):
                     raise
                 failed.add(entry.device)
                 self._fail(entry, error)
+
+    def watch(self) -> None:
+        """Look now and then whether a device has become busy or idle, where the route depends on it; to be called often."""
+        now = time.monotonic()
+        if now - self._watched < _WATCH_S or all(entry.max_load is None for entry in self._entries):
+            return
+        self._watched = now
+        with self._turn:
+            chosen = self._choose()
+        if chosen is not self._entry:
+            self._changed()
 
     def close(self) -> None:
         """Try failed devices no more; does not wait for one that is being tried."""
@@ -184,7 +205,7 @@ class Router(Resource):
                     self._detector.config_device(entry.device)
                     _log.info("the detector goes to %s", entry.device)
             except DeviceError as error:
-                self._put_out_of_use(entry.device, error)
+                self._put_out_of_use(entry.device, str(error))
                 continue
             self._entry = entry
             return
@@ -199,7 +220,7 @@ class Router(Resource):
         """
         with self._turn:
             if entry.device not in self.faults:
-                self._put_out_of_use(entry.device, error)
+                self._put_out_of_use(entry.device, str(error))
             if self._entry is not None and self._entry.device == entry.device:
                 self._entry = None
             try:
@@ -217,8 +238,8 @@ class Router(Resource):
             return " ".join(str(error).split())
         return None
 
-    def _put_out_of_use(self, device: str, error: DeviceError) -> None:
-        self.faults[device] = " ".join(str(error).split())
+    def _put_out_of_use(self, device: str, reason: str) -> None:
+        self.faults[device] = " ".join(reason.split())
         _log.warning("device %s is out of use: %s", device, self.faults[device])
         if device not in self._probes and not self._closing.is_set():
             thread = threading.Thread(target=self._probe, args=(device,), name=f"probe {device}", daemon=True)
@@ -239,9 +260,15 @@ class Router(Resource):
             if self._closing.is_set():
                 return
             self.faults.pop(device, None)
-            _log.info("device %s works again", device)
-            with contextlib.suppress(DeviceError):  # told in `faults`
-                self._move()
+        _log.info("device %s works again", device)
+        self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+            return
+        with self._turn, contextlib.suppress(DeviceError):  # told in `faults`
+            self._move()
 
 
 def device_load(name: str) -> float | None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pyasc.agent.bounded_queue import BoundedQueue
+from pyasc.agent.routing import Mover
 from pyasc.agent.stream import Stream
 from pyasc.errors import PluginError, PyascError
 from pyasc.types import Detections, Frame, Tracks
@@ -41,6 +42,7 @@ class Stages:
         detect: a picture's detections.
         concurrency: calls of `detect` that may run at the same time.
         tracker: None for plain detections.
+        beside: calls of `process` but the first run beside the frames, for a detector that may be moved while it is called.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class Stages:
         detect: Callable[[Any], Detections],
         concurrency: int,
         tracker: Any,
+        *,
+        beside: bool = False,
     ) -> None:
         self._stream, self._process, self._detect, self._tracker = stream, process, detect, tracker
         self._stop = threading.Event()
@@ -58,6 +62,8 @@ class Stages:
         self._output = self._detected if tracker is None else self._tracked
         self._intake = threading.Lock()
         self._size: tuple[int, int] | None = None
+        self._again = threading.Event()
+        self._mover = Mover(lambda: process(stream)) if beside else None
         self._taken = 0
         self._order: _Order[_Outcome] = _Order(self._stop, concurrency + _AHEAD_FRAMES, self._deliver)
         self._clocks = {"detect": [_StageClock() for _ in range(concurrency)]}
@@ -79,6 +85,13 @@ class Stages:
         """Whether all results have been taken and none will come."""
         return self._output.ended
 
+    def choose(self) -> None:
+        """Let `process` choose again, before the next frame or beside it."""
+        if self._mover is not None:
+            self._mover.request()
+        else:
+            self._again.set()
+
     @property
     def idle(self) -> bool:
         """Whether no frame is on its way."""
@@ -98,6 +111,8 @@ class Stages:
         for name, clocks in self._clocks.items():
             if any(clock.busy_s() > stall_s for clock in clocks):
                 raise PyascError(f"the {name} stage has not come back from a frame for {stall_s:g} s")
+        if self._mover is not None and self._mover.busy_s() > stall_s:
+            raise PyascError(f"choosing a device has not come back for {stall_s:g} s")
 
     def stop(self) -> bool:
         """End the threads; False when one does not end and is left behind."""
@@ -109,7 +124,8 @@ class Stages:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 _log.error("%s: the %s stage does not end, left behind", self._stream.source, thread.name)
-        return not any(thread.is_alive() for thread in self._threads)
+        chosen = self._mover is None or self._mover.join(max(0.0, deadline - time.monotonic()))
+        return chosen and not any(thread.is_alive() for thread in self._threads)
 
     def stats(self) -> dict[str, Any]:
         """As `EdgeAnalyzer.stats`."""
@@ -158,16 +174,24 @@ class Stages:
                 return number, None, None
             try:
                 frame = self._next_frame()
-                if frame is not None and (frame.width, frame.height) != self._size:
-                    self._order.wait_for_turn(
-                        number
-                    )  # the frames before it are done: nothing runs on the device of now
-                    with clock.busy():
-                        self._process(self._stream)
+                if self._mover is not None:
+                    self._mover.check()
+                if frame is not None and ((frame.width, frame.height) != self._size or self._again.is_set()):
+                    self._place(number, clock, first=self._size is None)
                     self._size = frame.width, frame.height
             except BaseException as error:  # noqa: BLE001 - handed to whoever takes the results
                 return number, frame, _as_error(error)
             return number, frame, None
+
+    def _place(self, number: int, clock: _StageClock, first: bool) -> None:
+        """Choose the device for frame `number` and those after it."""
+        if self._mover is not None and not first:
+            self._mover.request()
+            return
+        self._order.wait_for_turn(number)  # the frames before it are done: nothing runs on the device of now
+        self._again.clear()
+        with clock.busy():
+            self._process(self._stream)
 
     def _next_frame(self) -> Frame | None:
         while not (self._stop.is_set() or self._stream.ended):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pyasc
-from pyasc.errors import ConfigError, PluginError, PyascError, StreamError
+from pyasc.errors import ConfigError, DeviceError, DeviceLostError, PluginError, PyascError, StreamError
 from pyasc.models.model import load_model
 from pyasc.plugins import yolov5
 
@@ -155,7 +155,7 @@ def test_a_route_chooses_the_device(detector, tracker, tmp_path):
 @pytest.mark.parametrize(
     ("route", "path"),
     [
-        ([{"when": "resolution"}], "route[0].device"),
+        ([{"when": "resolution > 3"}], "route[0].device"),
         ([{"when": "size > 3", "device": "cpu"}], "route[0].when"),
         ([{"device": "cpu"}, {"device": "cpu", "if": "x"}], "route[1].if"),
         (["cpu"], "route[0]"),
@@ -491,3 +491,65 @@ def test_copies_of_the_model_are_for_streams_that_wait(monkeypatch, spots_asc, b
 def test_a_camera_that_is_away_is_taken_for_live():
     with pyasc.Stream("http://127.0.0.1:9/x", retry=True) as away:
         assert away.drops
+
+
+class Slow(Chooser):
+    """Needs for the larger size a device that takes long to be ready."""
+
+    def process(self, stream):
+        if stream.resolution > 100:
+            assert self.ready.wait(10)
+        super().process(stream)
+
+
+def test_frames_do_not_wait_while_another_device_is_made_ready(detector, tracker, tmp_path):
+    detector.prepare_device = lambda device: None  # what says that it may be moved while it works
+    analyzer = Slow(detector, tracker)
+    analyzer.ready = threading.Event()
+    frames = []
+    with pyasc.Stream(two_sizes(tmp_path)) as stream:
+        for frame, _ in analyzer.run(stream):
+            frames.append(frame.index)
+            if len(frames) == 6:
+                assert detector.moves == ["cpu", "gpu0"]
+                analyzer.ready.set()
+    assert frames == list(range(6))
+    assert detector.moves == ["cpu", "gpu0", "mlu220"]
+    assert not analyzer.wedged
+
+
+class Failing(Chooser):
+    def process(self, stream):
+        if stream.resolution > 100:
+            raise DeviceError("mlu220: does not answer", 5)
+        super().process(stream)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_error_of_choosing_ends_the_run(detector, tracker, tmp_path, beside):
+    if beside:
+        detector.prepare_device = lambda device: None
+    with pyasc.Stream(two_sizes(tmp_path), loop=beside) as stream, pytest.raises(DeviceError, match="does not answer"):
+        for _ in Failing(detector, tracker).run(stream):
+            pass
+
+
+def test_a_frame_is_detected_on_the_next_device_when_one_is_lost(detector, tracker, blob_clip, monkeypatch):
+    """Frame 5 meets the loss: it is detected elsewhere, none is missing or doubled, and tracks go on."""
+    detect, calls = detector.detect, itertools.count()
+
+    def fragile(image):
+        if detector.device == "gpu0" and next(calls) >= 5:
+            raise DeviceLostError("gpu0: does not answer", 5)
+        return detect(image)
+
+    monkeypatch.setattr(detector, "detect", fragile)
+    route = [{"when": "resolution > 10", "device": "gpu0"}, {"device": "mlu220"}]
+    with pyasc.Stream(blob_clip) as stream, pyasc.EdgeAnalyzer(detector, tracker, route=route) as analyzer:
+        found = []
+        for frame, tracks in analyzer.run(stream):
+            found.append((frame.index, tracks))
+            assert frame.index < 6 or analyzer.faults == {"gpu0": "gpu0: does not answer"}
+    assert [index for index, _ in found] == list(range(70))
+    assert {number for _, tracks in found[:40] for number in tracks[np.array(tracks.label) == "red"].track_id} == {1}
+    assert detector.moves == ["cpu", "gpu0", "mlu220"]

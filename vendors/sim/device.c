@@ -330,6 +330,8 @@ static uint64_t append(struct npu_queue *queue, struct task *task) {
     pthread_mutex_lock(&device->lock);
     uint64_t number = task->number = ++queue->last;
     task->arrival = ++device->arrivals;
+    /* An idle queue goes on now, after everything that has ended. */
+    if (!queue->head && !queue->running && queue->time < device->core_time) queue->time = device->core_time;
     *queue->tail = task;
     queue->tail = &task->next;
     pthread_cond_broadcast(&device->changed);

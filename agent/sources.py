@@ -41,8 +41,10 @@ Kind = Literal["file", "folder", "camera", "network"]
 PICTURE_SUFFIXES = frozenset(
     (".bmp", ".jpeg", ".jpg", ".jpe", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
 )
-# FFmpeg draws the text of files that are named so, whatever they hold, as if it were a video.
-_TEXT_SUFFIXES = frozenset((".ans", ".art", ".asc", ".diz", ".ice", ".nfo", ".txt", ".vt"))
+# FFmpeg draws files that are named so as text on a screen of the nineties, whatever they hold, as if that were a video.
+_TEXT_SUFFIXES = frozenset(
+    (".adf", ".ans", ".art", ".asc", ".bin", ".diz", ".ice", ".idf", ".nfo", ".txt", ".vt", ".xb")
+)
 # Pictures have no times: a folder plays at this rate.
 FOLDER_FPS = 25.0
 # Above this a frame rate is a time base that FFmpeg could not make sense of (90000 for some RTSP cameras).

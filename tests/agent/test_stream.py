@@ -7,6 +7,7 @@ import gc
 import http.server
 import itertools
 import logging
+import os
 import socket
 import socketserver
 import struct
@@ -23,8 +24,9 @@ import numpy as np
 import pytest
 
 import pyasc
+from pyasc.agent import producer, sources
 from pyasc.agent.producer import PositionClock
-from pyasc.agent.sources import natural_key
+from pyasc.agent.sources import CaptureReader, natural_key
 from pyasc.errors import StreamError
 
 
@@ -201,6 +203,10 @@ def test_damage_in_the_middle_does_not_end_a_file(clip, tmp_path):
         ("text.mp4", b"not a video\n" * 100, "not a video that can be read, or damaged"),
         ("cut.mp4", "clip", "not a video that can be read, or damaged"),
         ("text.jpg", b"not a picture", "not a picture"),
+        ("noise.dat", bytes(range(256)) * 50, "not a video that can be read, or damaged"),
+        ("noise.bin", bytes(range(256)) * 50, ".bin is not the name of a video"),
+        ("notes.txt", b"text that FFmpeg would draw\n" * 100, ".txt is not the name of a video"),
+        ("model.asc", b"PK\3\4" + bytes(4000), ".asc is not the name of a video"),
     ],
 )
 def test_a_file_that_is_no_video(clip, tmp_path, name, content, message):
@@ -214,18 +220,36 @@ def test_a_file_that_is_no_video(clip, tmp_path, name, content, message):
     assert not [thread for thread in threading.enumerate() if str(path) in thread.name]
 
 
-def test_sources_that_mean_nothing(tmp_path):
+def test_sources_that_mean_nothing(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "camera").symlink_to("/dev/video97")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "1.png").write_bytes(b"no")
+    (tmp_path / "bad" / "2.png").write_bytes(b"no")
+    os.mkfifo(tmp_path / "pipe.mp4")
+    monkeypatch.chdir(tmp_path)
     for source, message in (
         ("", "empty"),
         ("ftp://host/x", "scheme 'ftp'"),
         ("rtsp://", "no host"),
-        ("rtsp://host:port/x", "no host"),
+        ("rtsp://host:port/x", "a port that is no number"),
+        ("rtsp://host/x\r\nrtsp://y", "a control character"),
+        ("http://a..b/x", "a..b: not a name of a host"),
+        ("file://clip.mp4", "three slashes"),
+        ("file://", "three slashes"),
+        ("file:///a%00b", "a NUL character"),
+        ("~nobody.mp4", "no such file"),
+        ("a" * 300, "File name too long"),
+        ("pipe.mp4", "neither a file nor a folder nor a camera"),
+        ("camera", "^camera: there is no such camera"),
         ("concat:/etc/passwd", "no such file"),
         ("/dev/null", "neither a file nor a folder nor a camera"),
         ("/dev/video97", "there is no such camera"),
         (97, "there is no such camera"),
+        ("97", "/dev/video97: there is no such camera"),
+        (-1, "there is no such camera"),
         (tmp_path / "empty", "holds no pictures"),
+        ("bad", "^bad: no picture can be decoded, the last one: .*2.png: not a picture"),
     ):
         with pytest.raises(StreamError, match=message):
             pyasc.Stream(source)
@@ -238,6 +262,20 @@ def test_sources_that_mean_nothing(tmp_path):
 def test_options_that_cannot_be_honoured_are_refused(options):
     with pytest.raises(ValueError):
         pyasc.Stream("rtsp://127.0.0.1:9/x", **options)
+
+
+def test_a_password_that_an_address_must_not_hold_is_not_told():
+    with pytest.raises(StreamError) as caught:
+        pyasc.Stream("rtsp://admin:hunter/2@camera/x")
+    assert "hunter" not in str(caught.value)
+
+
+def test_a_cut_off_file_that_is_looped_is_told_once(tmp_path, caplog):
+    data = make(tmp_path / "good.avi", "-c:v", "mjpeg").read_bytes()
+    (tmp_path / "cut.avi").write_bytes(data[: len(data) // 2])
+    with pyasc.Stream(tmp_path / "cut.avi", loop=True) as stream:
+        assert [frame.index for frame in itertools.islice(stream, 45)] == list(range(45))
+    assert caplog.text.count("damaged or cut off") == 1
 
 
 def test_transport_is_for_rtsp(clip):
@@ -304,6 +342,15 @@ def test_broken_time_stamps_never_go_backward():
     assert [clock.next(p) for p in (0.0, 0.1)] == pytest.approx([1.1, 1.2])
 
 
+def test_a_pause_in_a_file_is_kept_and_a_leap_of_its_clock_is_not():
+    """26.5 hours: where the 33 bits of an MPEG time stamp end."""
+    clock = PositionClock(10.0)
+    stamps = (0.0, 0.1, 60.0, 95443.7, 95443.8, 1e300, None)
+    assert [clock.next(p) for p in stamps] == pytest.approx([0.0, 0.1, 60.0, 60.1, 60.2, 60.3, 60.4])
+    clock = PositionClock(1.0)
+    assert [clock.next(p, 1000) for p in (0.0, 1000.0, 2000.0)] == pytest.approx([999.0, 1999.0, 2999.0])
+
+
 # --- a camera over HTTP
 
 
@@ -334,6 +381,7 @@ class _CameraHandler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.connections += 1
+        sizes = self.server.sizes
         self.send_response(200)
         self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
         self.end_headers()
@@ -341,7 +389,7 @@ class _CameraHandler(http.server.BaseHTTPRequestHandler):
             for number in itertools.count():
                 if number == self.server.frames:
                     break
-                width, height = self.server.sizes[min(number, len(self.server.sizes) - 1)]
+                width, height = sizes[min(number, len(sizes) - 1)]
                 _, data = cv2.imencode(".jpg", np.full((height, width, 3), 40, np.uint8))
                 head = f"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {len(data)}\r\n\r\n"
                 self.wfile.write(head.encode() + data.tobytes() + b"\r\n")
@@ -408,6 +456,50 @@ def test_a_camera_that_changes_its_resolution(camera):
             seen.append(frame.width)
     assert seen[0] == 64
     assert set(seen) <= {64, 32}
+
+
+def test_a_picture_that_is_not_taken_costs_a_live_source_its_connection_only(camera, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_PIXELS", 64 * 48)
+    camera.frames = 4
+    with pyasc.Stream(camera.url, timeout_s=3, policy="all") as stream:
+        camera.sizes = [(128, 96)]  # of the connections after this one
+        assert [next(stream).width for _ in range(4)] == [64] * 4
+        wait_for(lambda: stream.read(0.01) is None and "128x96 pixels are more than the 3072" in (stream.reason or ""))
+        assert stream.state == "reconnecting"
+        camera.sizes = [(64, 48)]
+        assert [next(stream).width for _ in range(4)] == [64] * 4
+
+
+def test_calls_that_hang_one_after_the_other_are_all_noticed(camera, monkeypatch):
+    """The first one comes back while the second hangs, which must not end the watch over that."""
+    camera.frames = -1
+    holds = [threading.Event(), threading.Event()]
+    hanging = [threading.Event(), threading.Event()]
+    ended = threading.Event()
+    calls = itertools.count()
+    read = CaptureReader.read
+
+    def hang(reader: CaptureReader) -> object:
+        number = next(calls)
+        if number in (2, 5):
+            hanging[number // 3].set()
+            holds[number // 3].wait(30)
+        return read(reader)
+
+    close = CaptureReader.close
+    monkeypatch.setattr(CaptureReader, "close", lambda reader: close(reader) or ended.set())
+    monkeypatch.setattr(CaptureReader, "read", hang)
+    monkeypatch.setattr(producer, "_GRACE_S", 0.1)
+    with pyasc.Stream(camera.url, timeout_s=0.5) as stream:
+        wait_for(lambda: stream.read(0.01) is None and hanging[1].is_set())
+        assert stream.reconnects == 1
+        holds[0].set()
+        assert ended.wait(10)  # the first thread has given its capture back
+        wait_for(lambda: stream.read(0.01) is None and stream.reconnects == 2)
+        assert "does not return" in stream.reason
+        wait_for(lambda: stream.read(0.01) is not None)
+        assert stream.state == "running"
+        holds[1].set()
 
 
 def test_a_refused_connection_says_so_without_the_password():
@@ -522,6 +614,7 @@ def test_close_ends_the_thread_and_the_iteration(clip):
     thread = stream._producer.thread
     stream.close()
     stream.close()
+    assert (stream.state, stream.reason) == ("ended", None)
     assert not thread.is_alive()
     assert list(stream) == []
 
@@ -538,9 +631,6 @@ def test_a_stream_that_is_forgotten_ends_its_thread(clip):
 
 def test_a_read_that_never_returns_is_left_alone(clip, monkeypatch):
     """A decoder that hangs cannot be made on purpose with a real file: the reader's own call is held here."""
-    from pyasc.agent import producer
-    from pyasc.agent.sources import CaptureReader
-
     hold = threading.Event()
     monkeypatch.setattr(producer, "_GRACE_S", 0.1)
     monkeypatch.setattr(CaptureReader, "read", lambda self: hold.wait(30) and None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -168,6 +169,8 @@ class EdgeAnalyzer(Resource):
             _give_back(share)
             raise
         reason = "stopped"
+        # A thread that is inside of an engine when the interpreter goes would take the process down with it.
+        atexit.register(self._end_run)
         try:
             while not stages.ended:
                 item = stages.get(_POLL_S)
@@ -186,7 +189,8 @@ class EdgeAnalyzer(Resource):
             reason = "failed"
             raise
         finally:
-            closed = self._active is not stages  # `close` came first: the detector is gone
+            atexit.unregister(self._end_run)
+            closed = self._active is not stages  # `close` came first, the detector is gone; or the program ends
             self._active = None
             if router is not None:
                 router.on_change = None
@@ -213,13 +217,16 @@ class EdgeAnalyzer(Resource):
         """End a run that is under way, and release detector and tracker; a second call does nothing."""
         if self._router is not None:
             self._router.close()
-        stages, self._active = self._active, None
-        if stages is not None:
-            self.wedged = not stages.stop()
+        self._end_run()
         for part in (self.detector, self.tracker):
             close = getattr(part, "close", None)
             if close is not None:
                 close()
+
+    def _end_run(self) -> None:
+        stages, self._active = self._active, None
+        if stages is not None:
+            self.wedged = not stages.stop()
 
 
 def _load_detector(detector: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import logging
 import threading
@@ -175,6 +176,8 @@ class HostQueue(Queue):
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=f"pyasc-queue-{self.device}", daemon=True)
                 self._thread.start()
+                # A thread that is inside of an engine when the interpreter goes would take the process down with it.
+                atexit.register(self.close)
         return job.event
 
     def finish(self, timeout_s: float) -> None:
@@ -193,6 +196,7 @@ class HostQueue(Queue):
         for job in waiting:
             job.event.end(error=DeviceError(f"{self.device}: the queue was closed before this inference ran"))
         if self._thread is not None:
+            atexit.unregister(self.close)
             self._thread.join(CLOSE_TIMEOUT_S)
             if self._thread.is_alive():
                 _log.warning(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import sys
+import textwrap
 import threading
 import time
 import types
@@ -429,6 +431,28 @@ def test_closing_ends_a_run_that_is_under_way(spots_asc, blob_clip, caplog):
     assert not caplog.records
     with pytest.raises(ValueError, match="closed"):
         detector.detect(np.zeros((8, 8, 3), np.uint8))
+
+
+def test_a_program_may_end_in_the_middle_of_a_run(spots_asc, blob_clip):
+    """A thread inside of an engine would take the process down with `terminate called`, about every other time."""
+    code = """
+        import atexit, sys, threading
+        atexit.register(lambda: print([t.name for t in threading.enumerate() if t.name in ("detect", "track")]))
+        import pyasc
+        detector = pyasc.load_plugin("yolov5", model=sys.argv[1], device="cpu", threads=2)
+        run = pyasc.EdgeAnalyzer(detector, "deepsort").run(pyasc.Stream(sys.argv[2], loop=True))
+        next(run)
+        print([t.name for t in threading.enumerate() if t.name == "track"])
+        sys.exit(5)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(spots_asc), str(blob_clip)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout.splitlines()) == (5, ["['track']", "[]"]), ended.stderr
 
 
 def test_a_late_frame_does_not_hold_up_the_ones_after_it(detector, blob_clip):

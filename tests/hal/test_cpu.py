@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from pyasc.hal.drivers.cpu import CpuDevice, engine_statuses, open_device
 from pyasc.hal.drivers.cpu_options import CpuOptions
 from pyasc.hal.processor import parse_cpuinfo, processor
 
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 MakeProgram = Callable[[str, str], Program]
 
 _USABLE = {engine.name: engine for engine in engine_statuses() if engine.version is not None}
@@ -229,6 +231,26 @@ def test_opencv_keeps_its_number_of_threads_for_others(program: MakeProgram) -> 
     with _cpu() as device, device.load(program("relu", "onnx"), engine="opencv", threads=before + 1) as executable:
         executable.run([np.zeros((1, 4), np.float32)])
     assert cv2.getNumThreads() == before
+
+
+def test_a_program_may_end_while_its_queue_works() -> None:
+    code = f"""
+        import atexit, pathlib, threading
+        atexit.register(lambda: print([t.name for t in threading.enumerate() if t.name.startswith("pyasc")]))
+        import numpy as np
+        from pyasc.hal.base import Program, TensorInfo
+        from pyasc.hal.registry import open_device
+        x, y = (TensorInfo(name, (1, 256, 256, 16), "float32") for name in "xy")
+        data = memoryview(pathlib.Path({str(GOLDEN / "convs.tflite")!r}).read_bytes())
+        device = open_device("cpu")
+        executable, queue = device.load(Program("convs", "tflite", data, (x,), (y,))), device.queue()
+        events = [queue.run(executable, [np.zeros(x.shape, np.float32)]) for _ in range(20)]
+        print(events[-1].done)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout.splitlines()) == (0, ["False", "[]"]), ended.stderr
 
 
 # --- batches

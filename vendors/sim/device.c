@@ -198,7 +198,8 @@ void *npu_memory(struct npu_device *device, uint64_t address, uint64_t size) {
 
 static int must_wait(const struct npu_queue *queue) {
     const struct task *task = queue->head;
-    return task->after && !queue->closing && task->after->done < task->after_task;
+    if (!task->after || task->after->done >= task->after_task) return 0;
+    return !queue->closing || !npu_setting(queue->device, NPU_SET_HANG); /* what it waits for may never end */
 }
 
 /* The next task: the oldest that its queue lets begin. One that waits for cores is not overtaken by others that want cores. */
@@ -309,11 +310,17 @@ struct npu_queue *npu_queue_create(struct npu_device *device) {
     return NULL;
 }
 
+void npu_queue_close(struct npu_queue *queue) {
+    pthread_mutex_lock(&queue->device->lock);
+    queue->closing = 1;
+    pthread_cond_broadcast(&queue->device->changed);
+    pthread_mutex_unlock(&queue->device->lock);
+}
+
 void npu_queue_destroy(struct npu_queue *queue) {
     struct npu_device *device = queue->device;
+    npu_queue_close(queue);
     pthread_mutex_lock(&device->lock);
-    queue->closing = 1;
-    pthread_cond_broadcast(&device->changed);
     while (queue->running || queue->head) pthread_cond_wait(&device->changed, &device->lock);
     struct npu_queue **link = &device->queues;
     while (*link != queue) link = &(*link)->next;

@@ -79,6 +79,8 @@ struct npu_queue;
 typedef void (*npu_work_function)(void *context, int lost);
 
 struct npu_queue *npu_queue_create(struct npu_device *device);
+/* Nobody needs it any more: what hangs in it is dropped. */
+void npu_queue_close(struct npu_queue *queue);
 /* Waits for what is in it. */
 void npu_queue_destroy(struct npu_queue *queue);
 /* The number of the task, counted from 1; 0 when memory is short. It needs so many cores at once (0: none, as for a copy), and its

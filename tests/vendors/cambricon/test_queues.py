@@ -143,6 +143,21 @@ def test_a_hung_queue_can_be_destroyed(cnrt: Any, small: Any, open_model: Any, c
     assert np.allclose(opened.run(picture, [(6, 6, 6), (5,)])[1], small.expected[0][1][0], atol=3e-3)
 
 
+def test_a_thread_that_waits_for_a_hung_queue_is_freed_by_its_end(
+    cnrt: Any, small: Any, open_model: Any, control: Any, picture: Any
+) -> None:
+    opened = open_model(small.build())
+    control(hang=1)
+    cnrt.ok(opened.invoke(picture, SIZES)[0])
+    found: list[int] = []
+    waiting = threading.Thread(target=lambda: found.append(cnrt.cnrt.cnrtSyncQueue(opened.queue[0])))
+    waiting.start()
+    cnrt.ok(cnrt.cnrt.cnrtDestroyQueue(opened.queue[0]))
+    waiting.join(30)
+    assert cnrt.name(found[0]) in ("CNRT_RET_ERR_NODEV", "CNRT_RET_ERR_QUEUE")  # as it came before or after the end
+    opened.queue[0] = cnrt.ffi.NULL
+
+
 @pytest.mark.parametrize(("api", "number"), [(41001, 632049), (40705, 632015)])
 def test_a_timeout_has_the_number_of_the_version(
     cnrt: Any, small: Any, open_model: Any, control: Any, picture: Any, api: int, number: int

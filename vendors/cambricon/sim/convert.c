@@ -26,21 +26,25 @@ EXPORT int cnrtDataTypeSize(cnrtDataType_t dtype) {
 }
 
 static double half_to_double(uint16_t half) {
-    int exponent = half >> 10 & 31, fraction = half & 1023;
-    double value = exponent == 31 ? (fraction ? NAN : INFINITY) : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
-    return half & 0x8000 ? -value : value;
+    uint32_t bits = (uint32_t)(half & 0x7FFF) << 13;
+    float value;
+    if (bits >= 0x7C00u << 13) bits += 0x70000000; /* infinity, or no number */
+    memcpy(&value, &bits, 4);
+    if (bits < 0x7C00u << 13) value *= 0x1p112f;
+    return half & 0x8000 ? -(double)value : (double)value;
 }
 
 /* Nearest, ties to even; beyond the largest, infinity. */
 static uint16_t double_to_half(double value) {
     uint16_t sign = signbit(value) ? 0x8000 : 0;
+    uint64_t bits;
     value = fabs(value);
     if (isnan(value)) return (uint16_t)(sign | 0x7E00);
     if (value >= 65520) return (uint16_t)(sign | 0x7C00);
-    int exponent = -14;
-    if (value >= 0x1p-14) exponent = ilogb(value);
-    long steps = lrint(ldexp(value, 10 - exponent)); /* of 2^(exponent - 10); 2048 carries into the exponent by itself */
-    return (uint16_t)(sign | (uint16_t)(((exponent + 14) << 10) + (int)steps));
+    if (value < 0x1p-14) return (uint16_t)(sign | (uint16_t)lrint(value * 0x1p24));
+    memcpy(&bits, &value, 8);
+    bits += ((1ull << 41) - 1) + (bits >> 42 & 1); /* rounds, and carries into the exponent */
+    return (uint16_t)(sign | (uint16_t)((bits >> 42) - (1008u << 10)));
 }
 
 EXPORT cnrtRet_t cnrtConvertDoubleToHalf(uint16_t *half, double value) {
@@ -159,11 +163,13 @@ static int plan(struct walk *walk, int count, const int *dims, const int *order)
     return 0;
 }
 
-static size_t source_of(const struct walk *walk, size_t index) {
-    size_t at = 0;
+/* From the place `at` in the source to that of the next number of the destination. */
+static size_t step(const struct walk *walk, size_t at, size_t *place) {
     for (int i = walk->count - 1; i >= 0; i--) {
-        at += index % walk->dims[i] * walk->strides[i];
-        index /= walk->dims[i];
+        at += walk->strides[i];
+        if (++place[i] < walk->dims[i]) break;
+        at -= walk->strides[i] * walk->dims[i];
+        place[i] = 0;
     }
     return at;
 }
@@ -182,13 +188,18 @@ static cnrtRet_t convert(const char *call, const void *from, cnrtDataType_t from
     struct quantized *by = param ? cn_get(param, CN_QUANTIZED) : NULL;
     if (param && !by) return cn_fail(CNRT_RET_ERR_INVALID, call, "no such quantisation parameter");
     size_t from_size = (size_t)cnrtDataTypeSize(from_type), to_size = (size_t)cnrtDataTypeSize(to_type);
-    for (size_t i = 0; i < walk->total; i++) {
-        const uint8_t *at = (const uint8_t *)from + source_of(walk, i) * from_size;
+    size_t place[MOST_DIMS] = {0}, source = 0;
+    for (size_t i = 0; i < walk->total; i++, source = step(walk, source, place)) {
+        const uint8_t *at = (const uint8_t *)from + source * from_size;
         uint8_t *put = (uint8_t *)to + i * to_size;
         if (cast)
             store(put, to_type, quantize(by, i, load(at, from_type), from_type, to_type));
+        else if (to_size == 4)
+            memcpy(put, at, 4);
+        else if (to_size == 2)
+            memcpy(put, at, 2);
         else
-            memcpy(put, at, to_size);
+            *put = *at;
     }
     if (by) cn_drop(&by->object);
     return CNRT_RET_SUCCESS;

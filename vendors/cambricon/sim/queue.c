@@ -55,9 +55,15 @@ EXPORT cnrtRet_t cnrtCreateQueue(cnrtQueue_t *handle) {
     return cn_on_fake_device() ? CNRT_RET_WARNING_FAKE_DEVICE : CNRT_RET_SUCCESS;
 }
 
-EXPORT cnrtRet_t cnrtDestroyQueue(cnrtQueue_t queue) {
-    if (!cn_remove(queue, CN_QUEUE)) return CNRT_RET_SUCCESS;
-    return cn_fail(CNRT_RET_ERR_QUEUE, "cnrtDestroyQueue", "no such queue, or it was destroyed");
+EXPORT cnrtRet_t cnrtDestroyQueue(cnrtQueue_t handle) {
+    struct cn_queue *queue = cn_get(handle, CN_QUEUE);
+    if (!queue || cn_remove(handle, CN_QUEUE)) {
+        if (queue) cn_drop(&queue->object);
+        return cn_fail(CNRT_RET_ERR_QUEUE, "cnrtDestroyQueue", "no such queue, or it was destroyed");
+    }
+    npu_queue_close(queue->lane); /* another thread may wait for it */
+    cn_drop(&queue->object);
+    return CNRT_RET_SUCCESS;
 }
 
 /* The failure of earlier work, told once. */

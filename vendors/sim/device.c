@@ -227,7 +227,7 @@ static void wait_until(double time) {
 static int hang(struct npu_queue *queue) {
     struct npu_device *device = queue->device;
     int closing = 0;
-    while (!closing && npu_setting(device, NPU_SET_HANG)) {
+    while (!closing && npu_setting(device, NPU_SET_HANG) && !npu_setting(device, NPU_SET_LOST)) {
         wait_until(npu_clock() + POLL_S);
         pthread_mutex_lock(&device->lock);
         closing = queue->closing;

@@ -176,7 +176,7 @@ def test_a_lost_device_fails_what_waits_and_comes_back(
     count = cnrt.ffi.new("unsigned int *")
     control(hang=1)
     cnrt.ok(opened.invoke(picture, SIZES)[0])
-    control(lost=1)
+    control(lost=1, hang=1)
     assert cnrt.name(lib.cnrtSyncQueue(opened.queue[0])) == "CNRT_RET_ERR_NODEV"
     cnrt.ok(lib.cnrtGetDeviceCount(count))
     assert count[0] == 0

@@ -5,6 +5,7 @@ The head of a file is that of public ones; what comes after it is described in v
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -66,6 +67,16 @@ class Function:
     outputs: tuple[Port, ...]
     batches: tuple[int, ...] = (1,)
     name: str = "subnet0"
+
+
+def position_and_scale(step: float) -> tuple[int, float]:
+    """The vendor's form of a quantisation step: step = 2^position / scale, with scale in 1..2.
+
+    Args:
+        step: what one stored unit is worth, above 0.
+    """
+    fraction, exponent = math.frexp(step)
+    return (exponent - 1, 1.0) if fraction == 0.5 else (exponent, 1 / fraction)
 
 
 class _Body:
@@ -168,7 +179,7 @@ def _text(data: bytes, offset: int) -> str:
 def _read_function(data: bytes, at: int) -> Function:
     name, batch_count, *rest = _FUNCTION.unpack_from(data, at)
     batches, (inputs, outputs, ports, program, size) = rest[:_MOST_BATCHES], rest[_MOST_BATCHES:]
-    if inputs + outputs > 128 or program + size > len(data):
+    if not 1 <= batch_count <= _MOST_BATCHES or inputs + outputs > 128 or program + size > len(data):
         raise ModelFormatError("its tables are damaged")
     made = [_read_port(data, ports + index * _PORT.size) for index in range(inputs + outputs)]
     return Function(

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyasc.errors import ModelFormatError
-from pyasc.models.npu.cambricon import HEAD, Function, Port, read_cambricon, write_cambricon, write_twins
+from pyasc.models.npu.cambricon import (
+    HEAD,
+    Function,
+    Port,
+    position_and_scale,
+    read_cambricon,
+    write_cambricon,
+    write_twins,
+)
 
 INPUT = Port("images", "uint8", 4, 6, 4, 2, -1, position=-7, scale=1.5)
 OUTPUT = Port("out", "float16", 1, 1, 9)
@@ -69,3 +80,25 @@ def test_the_text_beside_a_file_has_what_the_file_has() -> None:
         "core_limit: 4",
     ):
         assert line in lines
+
+
+@pytest.mark.parametrize("step", [1.0, 0.25, 1 / 127, 0.0137, 3.7, 1e-6])
+def test_steps_in_the_vendors_form(step: float) -> None:
+    position, scale = position_and_scale(step)
+    assert 2.0**position / scale == pytest.approx(step, rel=1e-12)
+    assert 1 <= scale < 2
+
+
+def test_spoilt_tables_are_told(small: Any) -> None:
+    rng = np.random.default_rng(5)
+    good = write_cambricon([small.build("int8", batches=(1, 2)).function])
+    refused = 0
+    for _ in range(500):
+        data = bytearray(good)
+        struct.pack_into("<I", data, int(rng.integers(12, 90)) * 4, int(rng.choice([0, 1, 200, 2**31, 2**32 - 1])))
+        struct.pack_into("<I", data, 44, zlib.crc32(data[48:]))
+        try:
+            read_cambricon(bytes(data))
+        except ModelFormatError:
+            refused += 1
+    assert refused > 50

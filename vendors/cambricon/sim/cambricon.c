@@ -13,9 +13,10 @@
 #define MOST_BATCH 1024u
 #define MOST_SIDE 65536u
 #define MOST_BYTES (1ull << 31)
+#define HEAD_BYTES (sizeof head - 1)
 #define SIZE_AT (CAM_HEAD + 16u) /* of the field `size`, with which the sum begins */
 
-static const uint8_t head[29] = "\x7F" "MEF\x14\x14\x03\x1E\x01\0\0\0\x0D\0\0\0" "forward_model";
+static const char head[] = "\x7F" "MEF\x14\x14\x03\x1E\x01\0\0\0\x0D\0\0\0" "forward_model";
 
 struct source {
     const uint8_t *data;
@@ -49,11 +50,11 @@ static uint32_t crc32(const uint8_t *data, size_t size) {
     return ~crc;
 }
 
-int cam_is_model(const void *data, size_t size) { return size >= 4 && !memcmp(data, head, size < sizeof head ? size : sizeof head); }
+int cam_is_model(const void *data, size_t size) { return size >= 4 && !memcmp(data, head, size < HEAD_BYTES ? size : HEAD_BYTES); }
 
 size_t cam_size(const void *data, size_t size) {
     struct cam_header header;
-    if (size < CAM_HEAD + sizeof header || memcmp(data, head, sizeof head)) return 0;
+    if (size < CAM_HEAD + sizeof header || memcmp(data, head, HEAD_BYTES)) return 0;
     memcpy(&header, (const uint8_t *)data + CAM_HEAD, sizeof header);
     return memcmp(header.magic, CAM_MAGIC, sizeof header.magic) || header.size < CAM_HEAD + sizeof header ? 0 : header.size;
 }
@@ -121,7 +122,7 @@ static int load_function(struct source *source, const struct cam_header *header,
 
 static int load(struct source *source, struct cam_model *model) {
     struct cam_header *header = &model->header;
-    if (source->size < sizeof head || memcmp(source->data, head, sizeof head)) return fail(source, "not a model of Cambricon");
+    if (source->size < HEAD_BYTES || memcmp(source->data, head, HEAD_BYTES)) return fail(source, "not a model of Cambricon");
     if (source->size < CAM_HEAD + sizeof *header) return fail(source, "cut off in its head");
     memcpy(header, source->data + CAM_HEAD, sizeof *header);
     if (memcmp(header->magic, CAM_MAGIC, sizeof header->magic))

@@ -15,21 +15,13 @@ from pyasc.models.npu.cambricon import write_cambricon
 HERE = Path(__file__).parent
 
 
-def build_program(folder: Path, to: Path, *flags: str) -> Path:
-    program = to / "program"
-    command = [
-        "cc",
-        "-std=gnu11",
-        "-O1",
-        "-g",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        *flags,
-        f"-I{HERE.parents[2]}/vendors/cambricon",
-    ]
-    command += [str(HERE / "program.c"), "-o", str(program), f"-L{folder}", "-lcnrt", "-lpyascsim", "-lpthread"]
-    subprocess.run([*command, f"-Wl,-rpath,{folder}"], check=True)
+def build_program(folder: Path, to: Path, *flags: str, source: str = "program") -> Path:
+    """A program of this folder, linked to the libraries in `folder`."""
+    program = to / source
+    command = ["cc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags]
+    command += [f"-I{HERE.parents[2]}/vendors/cambricon", str(HERE / f"{source}.c"), "-o", str(program)]
+    command += [f"-L{folder}", "-lcnrt", "-lpyascsim", "-lpthread", f"-Wl,-rpath,{folder}"]
+    subprocess.run(command, check=True)
     return program
 
 
@@ -113,28 +105,7 @@ def test_program_is_clean_under_sanitizers(small: Any, sanitized: Path, tmp_path
 
 
 def test_hostile_model_files_do_no_harm(small: Any, sanitized: Path, tmp_path: Path) -> None:
-    fuzz = tmp_path / "fuzz"
-    command = [
-        "cc",
-        "-std=gnu11",
-        "-O1",
-        "-g",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        *SANITIZE,
-        f"-I{HERE.parents[2]}/vendors/cambricon",
-    ]
-    command += [
-        str(HERE / "fuzz.c"),
-        "-o",
-        str(fuzz),
-        f"-L{sanitized}",
-        "-lcnrt",
-        "-lpyascsim",
-        f"-Wl,-rpath,{sanitized}",
-    ]
-    subprocess.run(command, check=True)
+    fuzz = build_program(sanitized, tmp_path, *SANITIZE, source="fuzz")
     for number in ("int8", "float16"):
         function = small.build(number, pixel=(4, 2, -1), batches=(1, 2)).function
         (tmp_path / "seed").write_bytes(write_cambricon([function]))
@@ -149,3 +120,12 @@ def test_hostile_model_files_do_no_harm(small: Any, sanitized: Path, tmp_path: P
         refused, ran = (int(word) for word in done.stdout.split())
         assert refused > 100
         assert ran > 10
+
+
+def test_threads_that_share_queues_and_notifiers_are_clean(small: Any, sanitized: Path, tmp_path: Path) -> None:
+    stress = build_program(sanitized, tmp_path, *SANITIZE, source="stress")
+    (tmp_path / "model").write_bytes(write_cambricon([small.build("int8").function]))
+    command = [str(stress), str(tmp_path / "model"), "100"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env={"PYASC_SIM_QUIET": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["0"] * 8

@@ -2,7 +2,6 @@
 #include "cambricon.h"
 #include "../cnrt.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

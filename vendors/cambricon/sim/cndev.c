@@ -2,7 +2,6 @@
 #include "../../sim/device.h"
 #include "../cndev.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,8 +1,7 @@
 /* Conversion of data on the host: order, numbers, colours. */
-#include "params.h"
+#include "quantized.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MOST_DIMS 8

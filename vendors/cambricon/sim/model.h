@@ -23,6 +23,8 @@ struct function {
 struct function *fn_get(cnrtFunction_t handle, const char *call, cnrtRet_t *status);
 /* A new function with that extracted into it; NULL when memory is short. */
 cnrtFunction_t fn_make(struct model *model, const struct cam_model_function *compiled);
+/* Bytes of device memory that a context of a function takes. */
+int64_t fn_memory(const struct cam_model_function *compiled);
 /* Index of a port by its name, inputs first; -1 when it has none. */
 int fn_port(const struct function *function, const char *name);
 

@@ -10,18 +10,16 @@ struct place {
     uint32_t use;
 };
 
-static const struct {
-    int thing; /* enum npu_thing, or -1 */
-} counted[CN_KINDS] = {
-    [CN_MODEL] = {NPU_MODELS},     [CN_FUNCTION] = {NPU_FUNCTIONS},   [CN_CONTEXT] = {NPU_CONTEXTS},      [CN_QUEUE] = {NPU_QUEUES},
-    [CN_NOTIFIER] = {NPU_NOTIFIERS}, [CN_PARAM] = {NPU_DESCRIPTORS}, [CN_QUANTIZED] = {NPU_DESCRIPTORS}, [CN_PARAM_LIST] = {NPU_DESCRIPTORS},
+static const enum npu_thing counted[CN_KINDS] = {
+    [CN_MODEL] = NPU_MODELS,       [CN_FUNCTION] = NPU_FUNCTIONS, [CN_CONTEXT] = NPU_CONTEXTS,      [CN_QUEUE] = NPU_QUEUES,
+    [CN_NOTIFIER] = NPU_NOTIFIERS, [CN_PARAM] = NPU_DESCRIPTORS,  [CN_QUANTIZED] = NPU_DESCRIPTORS, [CN_PARAM_LIST] = NPU_DESCRIPTORS,
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct place *places;
 static uint32_t room, next_place;
 
-static void count(enum cn_kind kind, int change) { npu_count(cn_device(), (enum npu_thing)counted[kind].thing, change); }
+static void count(enum cn_kind kind, int change) { npu_count(cn_device(), counted[kind], change); }
 
 /* A free place, or PLACES; with the lock held. Places are taken in turn, so that a number comes back late. */
 static uint32_t free_place(void) {

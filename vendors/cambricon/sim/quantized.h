@@ -1,6 +1,6 @@
 /* Quantisation parameters of the simulated libcnrt. */
-#ifndef PYASC_SIM_PARAMS_H
-#define PYASC_SIM_PARAMS_H
+#ifndef PYASC_SIM_QUANTIZED_H
+#define PYASC_SIM_QUANTIZED_H
 
 #include "runtime.h"
 

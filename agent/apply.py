@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pyasc.agent.config import MAX_FAULTS, check_version, digest, merge_faults, parse_document, validate
+from pyasc.agent.ended import EndedPipelines
 from pyasc.agent.masking import mask
 from pyasc.agent.store import Refused, Store, Stored
 from pyasc.errors import ConfigError, ConfigFault
@@ -75,6 +76,7 @@ class Applier:
         send: Callable[..., bool],
         kill_engine: Callable[[str], None],
         report: Callable[[dict[str, Any]], None],
+        ended: EndedPipelines,
     ) -> None:
         """Read what is stored.
 
@@ -84,9 +86,11 @@ class Applier:
             send: to the engine, as `Supervisor.send`.
             kill_engine: ends an engine that does not answer, with the reason.
             report: publishes the content of the topic `config`.
+            ended: the pipelines that a new engine shall not run again.
         """
         self._store, self._model_dir = store, model_dir
         self._send, self._kill_engine, self._report = send, kill_engine, report
+        self._ended = ended
         self.current = store.current()
         self.fault: str | None = None
         self.settled = False
@@ -265,6 +269,7 @@ class Applier:
             id=request,
             version=stored.version,
             pipelines=stored.document["pipelines"],
+            ended=self._ended.among(stored.document["pipelines"]),
             model_dir=str(self._model_dir),
         )
 

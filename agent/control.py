@@ -20,6 +20,7 @@ from pyasc.agent.apply import Applier
 from pyasc.agent.clock import rfc3339
 from pyasc.agent.commands import Commands, Engine
 from pyasc.agent.document import parse_json
+from pyasc.agent.ended import END_OF_STREAM, EndedPipelines
 from pyasc.agent.files import FolderLock
 from pyasc.agent.inbox import Inbox
 from pyasc.agent.logs import RecentLog, set_up_logging
@@ -80,12 +81,14 @@ class Control:
         # Should this process die, the engine writes what it has left into the spool; it holds the lock until it has.
         command = (*engine_command, "--spool", str(spool))
         self._supervisor = Supervisor(self._inbox, command, (lock.fileno(),))
+        self._ended = EndedPipelines(settings.state_dir)
         self._applier = Applier(
             Store(settings.state_dir),
             settings.model_dir,
             self._supervisor.send,
             self._supervisor.kill,
             self._report_config,
+            self._ended,
         )
         engine = Engine(self._supervisor.send, self._supervisor.restart, lambda: self._supervisor.pid)
         self._commands = Commands(self._base, engine, log, self._publisher.reply)
@@ -295,6 +298,10 @@ class Control:
         name = str(message["pipeline"])
         if name not in self._applier.pipelines:
             return  # the last word of one that was taken out
+        stopped = message.get("state") == "stopped"
+        # `stopped` for another reason, such as the engine's own end, says nothing of the stream.
+        if not stopped or message.get("reason") == END_OF_STREAM:
+            self._ended.note(name, stopped, self._applier.pipelines)
         keys = ("state", "device", "fps", "resolution")
         content = {key: message.get(key) for key in keys}
         if message.get("reason") is not None:

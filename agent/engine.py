@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -191,7 +191,7 @@ class Engine:
 
     def _answer(self, message: dict[str, Any]) -> Any:
         if message["type"] == "configure":
-            return self._configure(message["pipelines"], Path(message["model_dir"]))
+            return self._configure(message["pipelines"], Path(message["model_dir"]), message["ended"])
         if message["type"] == "commit":
             return self._commit()
         if message["type"] == "abort":
@@ -217,8 +217,8 @@ class Engine:
             raise PyascError(f"there is no pipeline {name!r} (there are: {', '.join(sorted(self._running)) or 'none'})")
         return pipeline
 
-    def _configure(self, specs: Mapping[str, Any], model_dir: Path) -> dict[str, Any]:
-        """Build what is new or different beside what runs."""
+    def _configure(self, specs: Mapping[str, Any], model_dir: Path, ended: Sequence[str]) -> dict[str, Any]:
+        """Build what is new or different beside what runs; those that have ended already wait to be restarted."""
         self._abort()
         built: dict[str, Pipeline] = {}
         for name, spec in specs.items():
@@ -226,7 +226,7 @@ class Engine:
             if present is not None and present.spec == spec and present.model_dir == model_dir:
                 built[name] = present
             else:
-                built[name] = Pipeline(name, spec, model_dir=model_dir, sink=self._outbox)
+                built[name] = Pipeline(name, spec, model_dir=model_dir, sink=self._outbox, ended=name in ended)
         self._built = built
         changed = sorted(name for name in built if built[name] is not self._running.get(name))
         try:

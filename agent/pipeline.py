@@ -16,6 +16,7 @@ import cv2
 from pyasc.agent.analyzer import EdgeAnalyzer, Step
 from pyasc.agent.assembly import build_analyzer, open_stream
 from pyasc.agent.draw import draw
+from pyasc.agent.ended import END_OF_STREAM
 from pyasc.agent.events import Event, frame_message
 from pyasc.agent.faults import join
 from pyasc.agent.masking import mask
@@ -75,6 +76,7 @@ class Pipeline:
         sink: where its events and tracks go.
         watch: called with each processed frame, what was found in it, and the stream, from the pipeline's thread; what it raises
             fails the pipeline.
+        ended: it came to the end of its stream in an earlier process: it loads and runs nothing until it is restarted.
 
     Attributes:
         name, spec, model_dir: as given.
@@ -82,15 +84,25 @@ class Pipeline:
     """
 
     def __init__(
-        self, name: str, spec: Mapping[str, Any], *, model_dir: Path, sink: Sink, watch: Watch | None = None
+        self,
+        name: str,
+        spec: Mapping[str, Any],
+        *,
+        model_dir: Path,
+        sink: Sink,
+        watch: Watch | None = None,
+        ended: bool = False,
     ) -> None:
         self.name, self.spec = name, spec
         self._watch = watch
         self.wedged = False
         self.model_dir, self._sink = model_dir, sink
         self._enabled = bool(spec.get("enabled", True))
-        self._state: State = "starting" if self._enabled else "stopped"
+        self._waiting = ended and self._enabled
+        self._state: State = "starting" if self._enabled and not ended else "stopped"
         self._reason: str | None = None if self._enabled else "disabled"
+        if self._waiting:
+            self._reason = END_OF_STREAM
         self._analyzer: EdgeAnalyzer | None = None
         self._stream: Stream | None = None
         self._device: str | None = None
@@ -109,6 +121,8 @@ class Pipeline:
         Raises:
             ConfigError: with the path of each fault.
         """
+        if self._waiting:
+            return
         analyzer = self._build()
         if self._enabled:
             self._analyzer = analyzer
@@ -228,6 +242,8 @@ class Pipeline:
     def _supervise(self) -> None:
         """Run again and again: after a failure with growing delays, after the end only when asked."""
         failures = 0
+        if self._waiting:
+            self._wake.wait()
         while not self._stopping.is_set():
             self._wake.clear()
             if self._stopping.is_set():
@@ -285,7 +301,7 @@ class Pipeline:
         finally:
             self.wedged = analyzer.wedged
             self._emit(analyzer.events)
-        self._set("stopped", "end of stream")
+        self._set("stopped", END_OF_STREAM)
 
     def _take(self, step: Step, analyzer: EdgeAnalyzer, stream: Stream) -> None:
         if step.frame is not None and step.found is not None:

@@ -34,6 +34,7 @@ SEND_TIMEOUT_S = 5
 BACKOFF_S = (1.0, 30.0)
 WELL_S = 60.0
 MAX_REASON_CHARS = 500
+ON_REQUEST = "restarted on request"
 
 
 class FromEngine(NamedTuple):
@@ -82,6 +83,7 @@ class _Engine:
         self.up = False
         self.why: str | None = None
         self.says: str | None = None  # the reason of its own that it gave before it ended
+        self.asked = False  # to end, in good order
         self._killed_at: float | None = None
         self._inbox = inbox
         self._thread = threading.Thread(target=self._read, name="engine", daemon=True)
@@ -132,7 +134,7 @@ class _Engine:
             return reason
         if code is not None and code < 0:
             return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}"
+        return ON_REQUEST if self.asked and code == 0 else f"exit code {code}"
 
 
 class Supervisor:
@@ -202,8 +204,10 @@ class Supervisor:
     def restart(self) -> None:
         """End the engine in good order, and start it again without a delay."""
         self._delay = 0.0
+        if self._engine is not None:
+            self._engine.asked = True
         if not self.send("stop"):
-            self.kill("restarted on request")
+            self.kill(ON_REQUEST)
 
     def tick(self) -> None:
         """Look after the engine; to be called every second or more often."""

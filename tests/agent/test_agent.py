@@ -127,6 +127,47 @@ def test_one_clip_gives_the_known_events_and_the_agent_ends_cleanly(
     assert (again.returncode, again.stdout) == (1, "not running\n")
 
 
+def test_a_file_that_has_ended_is_not_run_again_unless_it_is_asked_for(
+    agent: Agent, operator: Any, document: Any, blob_clip: Path
+) -> None:
+    """Neither by another engine nor by another agent; by the command, and by another specification."""
+
+    def ended(since: int) -> Any:
+        return operator.wait(f"{BASE}pipelines/gate/status", lambda s: s.get("reason") == "end of stream", since)
+
+    def entered() -> int:
+        return sum(event["type"] == "enter" for event in events_of(operator))
+
+    wanted = document(1, source={"url": str(blob_clip)})
+    operator.publish(f"{BASE}config/set", wanted)
+    ended(0)
+    assert entered() == 2
+    for way in ("killed engine", "killed agent", "ended agent"):
+        since = len(operator.messages)
+        if way == "killed engine":
+            os.kill(agent.status["engine"]["pid"], signal.SIGKILL)
+        else:
+            agent.stop(signal.SIGKILL) if way == "killed agent" else agent.stop()
+            agent.start()
+        operator.wait(f"{BASE}status", lambda status: status["state"] != "online", since)
+        operator.wait(f"{BASE}status", lambda status: status["state"] == "online", since)
+        assert ended(since)["state"] == "stopped"
+        operator.publish(f"{BASE}cmd/ping", {"id": way})
+        operator.wait(f"{BASE}cmd/ping/reply", lambda reply, way=way: reply["id"] == way)
+        assert entered() == 2, way
+    since = len(operator.messages)
+    operator.publish(f"{BASE}cmd/restart-pipeline", {"id": 1, "pipeline": "gate"})
+    operator.wait(f"{BASE}pipelines/gate/status", lambda status: status["state"] == "running", since)
+    ended(since)
+    assert entered() == 4
+    since = len(operator.messages)
+    operator.publish(f"{BASE}config/set", document(2, source={"url": str(blob_clip), "every": 2}))
+    operator.wait(f"{BASE}config", lambda report: report["version"] == 2, since)
+    ended(since)
+    assert entered() == 6
+    assert_nothing_lost(events_of(operator))
+
+
 def test_reconfigured_while_running_only_what_differs_changes(
     agent: Agent, operator: Any, document: Any, until: Any
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from pyasc.agent import apply
 from pyasc.agent.apply import Applier
+from pyasc.agent.ended import EndedPipelines
 from pyasc.agent.store import Store
 
 Report = dict[str, Any]
@@ -35,7 +36,8 @@ class Bench:
 
     def again(self) -> Applier:
         """As after a restart of the agent."""
-        self.applier = Applier(self.store, self.folder, self._send, self.killed.append, self.reports.append)
+        ended = EndedPipelines(self.folder)
+        self.applier = Applier(self.store, self.folder, self._send, self.killed.append, self.reports.append, ended)
         return self.applier
 
     def _send(self, kind: str, **fields: Any) -> bool:

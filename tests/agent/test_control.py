@@ -371,7 +371,7 @@ def test_pipelines_start_while_the_engine_is_started_again(agent: Agent, operato
     operator.wait(f"{BASE}pipelines/gate/status", lambda status: status["state"] == "running", since)
     told = [content for name, content, _, _ in operator.messages[since:] if name == f"{BASE}pipelines/gate/status"]
     states = [(status["state"], status.get("reason")) for status in told]
-    assert states[-2:] == [("starting", "the engine ended: exit code 0"), ("running", None)]
+    assert states[-2:] == [("starting", "the engine ended: restarted on request"), ("running", None)]
     assert {status["reason"] for status in operator.of(f"{BASE}pipelines/clip/status")} == {"end of stream"}
 
 

@@ -72,7 +72,7 @@ class Control:
         return self.wait("reply", id=self._numbers)
 
     def configure(self, models: Path, **pipelines: Any) -> dict[str, Any]:
-        return self.ask("configure", version=1, pipelines=pipelines, model_dir=str(models))
+        return self.ask("configure", version=1, pipelines=pipelines, ended=[], model_dir=str(models))
 
     def apply(self, models: Path, **pipelines: Any) -> int:
         """Configure and commit; the number of messages before the commit."""
@@ -181,7 +181,7 @@ def figures_of(pipelines: dict[str, Any], models: Path) -> tuple[list[Any], list
     running = threading.Thread(target=lambda: codes.append(engine.Engine(Channel(theirs)).run()))
     running.start()
     channel = Channel(ours)
-    channel.send("configure", id=1, version=1, model_dir=str(models), pipelines=pipelines)
+    channel.send("configure", id=1, version=1, ended=[], model_dir=str(models), pipelines=pipelines)
     channel.send("commit", id=2)
     told, logged = [], []
     for number, message in enumerate(channel.receive()):
@@ -369,6 +369,7 @@ def test_a_wedged_pipeline_ends_the_engine_so_that_a_new_one_gets_the_device(
         "configure",
         id=1,
         version=1,
+        ended=[],
         model_dir=str(blob_models),
         pipelines={"gate": spec(detector={"plugin": "blobs", "model": "blobs.asc", "hang_at": 3})},
     )

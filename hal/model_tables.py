@@ -31,11 +31,15 @@ def compare_tables(program: Program, inputs: Sequence[Found], outputs: Sequence[
         by_name = {tensor.name: tensor for tensor in found}
         if sorted(by_name) != sorted(tensor.name for tensor in promised) or len(by_name) != len(found):
             raise ModelFormatError(
-                f"{program.name}: its {what}s are {', '.join(t.name for t in found)}, "
+                f"{program.name}: its {what}s are {', '.join(_printable(t.name) for t in found)}, "
                 f"the manifest promises {', '.join(t.name for t in promised)}"
             )
         for tensor in promised:
             _compare(program.name, what, tensor, by_name[tensor.name])
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else ascii(name)
 
 
 def _compare(name: str, what: str, promised: TensorInfo, found: Found) -> None:

@@ -138,6 +138,8 @@ class _Reader:
                 _text(value)
             elif number == 4:
                 kind = _text(value)
+                if not kind.isprintable():  # engines put it into their messages
+                    raise _DamagedError(f"an operator is called {kind[:60]!a}")
             elif number == 5:
                 attributes.append(message(value))
         early = [name for name in uses if name and name not in known]

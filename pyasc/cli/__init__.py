@@ -81,5 +81,6 @@ def main() -> None:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
-    text = " ".join(str(error).split())
+    # Names out of a hostile file must not steer the terminal.
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(error).split()))
     return text if isinstance(error, PyascError | OSError) else f"{type(error).__name__}: {text} (see pyasc --debug)"

@@ -200,3 +200,9 @@ def test_whatever_is_in_the_file_there_is_no_other_error(data: st.DataObject) ->
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(ModelFormatError):
         check_onnx(bytes(changed), "changed")
+
+
+def test_an_operator_with_control_characters_in_its_name_is_refused() -> None:
+    with pytest.raises(ModelFormatError, match="an operator is called") as caught:
+        check_onnx(_model([helper.make_node("Re\x1b[31mlu\n", ["x"], ["y"])]), "m")
+    assert str(caught.value).isprintable()

@@ -38,7 +38,9 @@ class PartsExecutable(Executable):
         self.device = device
         self._parts = tuple(parts)
         self._release = release
-        own = next(part for part in self._parts if part.device == device)
+        own = next((part for part in self._parts if part.device == device), None)
+        if own is None:
+            raise ModelFormatError(f"none of its parts runs on {device}")
         self.precision = own.precision
         self.engine = " + ".join(dict.fromkeys((own.engine, *(part.engine for part in self._parts))))
         read: dict[str, TensorInfo] = {}

@@ -46,4 +46,6 @@ def convert(array: NDArray[Any], source: TensorInfo, target: TensorInfo) -> NDAr
     made = array if alike else stored(real(array, source), target)
     if source.layout and target.layout and source.layout != target.layout:
         made = made.transpose([source.layout.index(axis) for axis in target.layout])
-    return np.ascontiguousarray(made.reshape(target.shape))
+    if made.shape != target.shape:
+        made = made.reshape(target.shape)
+    return np.ascontiguousarray(made)

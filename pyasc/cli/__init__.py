@@ -24,6 +24,7 @@ _VERBS = {
     "devices": "What this box has.",
     "inspect": "What an .asc file holds and where it would run.",
     "run": "Run a pipeline in the foreground, without an agent.",
+    "sim": "The libraries of the simulated accelerators.",
 }
 
 

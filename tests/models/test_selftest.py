@@ -177,5 +177,7 @@ def test_a_device_that_fails_the_test_is_not_used(case: Case, yolov5n_asc: Path,
     test = read_selftest(memoryview(case.entry), case.manifest)
     doubled = [2 * output for output in case.outputs]
     wrong = write_selftest(encode_picture(test.picture), doubled, test.boxes)
-    with pytest.raises(DeviceError, match=r"cpu computes yolov5n wrong: .* has another scale: 0\.50\d* times the CPU's"):
+    with pytest.raises(
+        DeviceError, match=r"cpu computes yolov5n wrong: .* has another scale: 0\.50\d* times the CPU's"
+    ):
         pyasc.load_model(stored(yolov5n_asc, tmp_path / "tested.asc", wrong), device="cpu")

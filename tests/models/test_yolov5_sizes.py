@@ -1,8 +1,8 @@
 """YOLOv5 in its sizes s, m, l and x, made of the demo's n so that the answers are known.
 
-The sizes differ in two numbers (`models/yolov5?.yaml` of YOLOv5 v7.0): how wide layers are and how many bottlenecks follow each other. Each
-channel of n is repeated k times and every weight divided by k, which leaves every value as it was; the bottlenecks that are added
-add zero to their input. So the large network computes what n computes, with the number of weights that its authors publish.
+The sizes differ in two numbers (`models/yolov5?.yaml` of YOLOv5 v7.0): how wide layers are, and how many bottlenecks follow each
+other. Each channel of n is repeated k times and every weight divided by k, which leaves every value as it was; the bottlenecks that
+are added add zero to their input. So the large network computes what n computes, with the number of weights that its authors publish.
 """
 
 from __future__ import annotations
@@ -59,10 +59,8 @@ def widen(record: Record, k: int, first: bool = False, last: bool = False) -> No
     """Repeat the channels of all convolutions and normalisations below a module."""
     for inner in modules(record).values():
         widen(inner, k, first, last)
-    parameters, buffers = record.state.get("_parameters") or {}, record.state.get("_buffers") or {}
-    for place, key in [
-        (place, key) for place in (parameters, buffers) for key, value in place.items() if value is not None
-    ]:
+    kept = [record.state.get(name) or {} for name in ("_parameters", "_buffers")]
+    for place, key in [(part, key) for part in kept for key, value in part.items() if value is not None]:
         values = place[key].array()
         if values.ndim == 1 and not last:
             set_tensor(place, key, np.repeat(values, k))

@@ -2,7 +2,7 @@
 
 The sizes differ in two numbers (`models/yolov5?.yaml` of YOLOv5 v7.0): how wide layers are, and how many bottlenecks follow each
 other. Each channel of n is repeated k times and every weight divided by k, which leaves every value as it was; the bottlenecks that
-are added add zero to their input. So the large network computes what n computes, with the number of weights that its authors publish.
+are added add zero to their input. So the large network computes what n computes, with as many weights as its authors publish.
 """
 
 from __future__ import annotations

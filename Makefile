@@ -19,6 +19,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test system-packages
+	$(MAKE) --silent -C vendors/sim
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # The tests that need torch, which is too large for every run.
@@ -76,6 +77,7 @@ $(VENV)/.torch: setup.cfg $(VENV)/.test
 system-packages:
 	@missing=""; \
 	command -v mosquitto >/dev/null || [ -x /usr/sbin/mosquitto ] || missing="$$missing mosquitto"; \
+	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
 	for tool in ffmpeg openssl; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
 	ls /etc/OpenCL/vendors/pocl*.icd >/dev/null 2>&1 || missing="$$missing pocl-opencl-icd"; \

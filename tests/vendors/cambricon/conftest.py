@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pyasc.models.npu.compiler import Compiled, compile_layers
 from pyasc.models.npu.layers import Layer, lower, picture_shape
 from pyasc.models.npu.program import Number
 from pyasc.models.tflite.graph import read_graph
+from pyasc.vendors.header import declarations
 
 ROOT = Path(__file__).resolve().parents[3]
 MLU220 = 2
@@ -226,14 +226,6 @@ def libraries() -> Path:
     return folder / "lib"
 
 
-def declarations(header: str) -> str:
-    """A header of vendors/cambricon as cffi reads it."""
-    text = (ROOT / "vendors" / "cambricon" / header).read_text()
-    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.DOTALL)
-    lines = text.splitlines()
-    return "\n".join(line for line in lines if line[:1] != "#" or re.match(r"#define \w+ -?\d+$", line))
-
-
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Give the simulated card settings by name, as in `control(hang=1)`; without any it has the usual ones."""
@@ -254,7 +246,8 @@ class Library:
 
     def __init__(self, folder: Path) -> None:
         self.ffi = cffi.FFI()
-        self.ffi.cdef(declarations("cnrt.h") + declarations("cndev.h"))
+        headers = ROOT / "vendors" / "cambricon"
+        self.ffi.cdef(declarations(headers / "cnrt.h") + declarations(headers / "cndev.h"))
         self.ffi.cdef("int64_t pyasc_sim_outstanding(int chip, int thing);")
         self.cnrt = self.ffi.dlopen(str(folder / "libcnrt.so"))
         self.cndev = self.ffi.dlopen(str(folder / "libcndev.so"))

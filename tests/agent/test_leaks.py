@@ -56,7 +56,7 @@ class Engine:
     def apply(self, pipelines: dict[str, Any]) -> None:
         """Configure, switch, and wait until what is new runs."""
         version, folder = self._number, str(self._models)
-        changed = self._ask("configure", version=version, pipelines=pipelines, model_dir=folder)["changed"]
+        changed = self._ask("configure", version=version, pipelines=pipelines, ended=[], model_dir=folder)["changed"]
         self._ask("commit")
         for name in changed:  # what was said until now may be of the one that was replaced
             self._states.pop(name, None)
